@@ -34,17 +34,6 @@ struct reading {
     size_t start_rows;
 };
 
-static void reading_release(struct reading *r)
-{
-    for (size_t i = 0; i < r->n; i++) {
-        for (size_t j = 0; j < r->group[i].n; j++)
-            kg_mem_free(r->group[i].row[j].pair);
-        kg_mem_free(r->group[i].row);
-        kg_mem_free(r->group[i].name);
-    }
-    kg_mem_free(r->group);
-}
-
 void kg_cells_release(struct kg_cells *c)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -343,17 +332,6 @@ out:
     return status;
 }
 
-static void count_from_start(struct kg_cell *cell, const struct reading *r,
-                             const struct group *g)
-{
-    double start = r->start_sum / (double)r->start_rows;
-
-    for (size_t i = 0; i < g->n && r->opts->start; i++) {
-        cell->survived += g->row[i].x[0] >= start;
-        cell->collapsed += !(g->row[i].x[0] >= start / 2);
-    }
-}
-
 static double mean_over(const struct group *g, const struct kg_cells_opts *opts)
 {
     double sum = 0;
@@ -525,7 +503,12 @@ static kg_status add_cell(struct kg_cells *out, const struct reading *r, const c
     }
     KG_TRY(new_cell(&cell, out, name, err));
     cell->over = mean_over(g, opts);
-    count_from_start(cell, r, g);
+    double start = r->start_sum / (double)r->start_rows;
+
+    for (size_t i = 0; i < g->n && r->opts->start; i++) {
+        cell->survived += g->row[i].x[0] >= start;
+        cell->collapsed += !(g->row[i].x[0] >= start / 2);
+    }
     return fill_cell(cell, g, against, opts, err);
 }
 
@@ -670,7 +653,13 @@ kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
         status = read_file(&r, opts->files[i], err);
     if (status == KG_OK)
         status = make_cells(out, &r, err);
-    reading_release(&r);
+    for (size_t i = 0; i < r.n; i++) {
+        for (size_t j = 0; j < r.group[i].n; j++)
+            kg_mem_free(r.group[i].row[j].pair);
+        kg_mem_free(r.group[i].row);
+        kg_mem_free(r.group[i].name);
+    }
+    kg_mem_free(r.group);
     if (status != KG_OK)
         kg_cells_release(out);
     return status;

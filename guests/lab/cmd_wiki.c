@@ -43,15 +43,6 @@ static kg_status write_corpus(const struct kg_wiki *w, char **argv, struct kg_er
     return KG_OK;
 }
 
-static void say_played(const struct kg_wiki_played *p, const char *path)
-{
-    fprintf(stderr, "%s:", path);
-    for (int k = 0; k < KG_WIKI_WAYS; k++)
-        fprintf(stderr, "%s %lld %s", k ? "," : "", (long long)p->ways[k].n,
-                p->ways[k].name);
-    fputc('\n', stderr);
-}
-
 static kg_status play(const struct kg_wiki *w, char **argv, struct kg_err *err)
 {
     struct kg_env_opts opts = {
@@ -66,8 +57,13 @@ static kg_status play(const struct kg_wiki *w, char **argv, struct kg_err *err)
     if (status == KG_EFORMAT)
         return kg_err_prefix(err, "%.200s, and the world of --seed %lld --works %lld",
                              argv[1], (long long)seed, (long long)works);
-    if (status == KG_OK)
-        say_played(&played, argv[2]);
+    if (status == KG_OK) {
+        fprintf(stderr, "%s:", argv[2]);
+        for (int k = 0; k < KG_WIKI_WAYS; k++)
+            fprintf(stderr, "%s %lld %s", k ? "," : "", (long long)played.ways[k].n,
+                    played.ways[k].name);
+        fputc('\n', stderr);
+    }
     return status;
 }
 

@@ -269,25 +269,6 @@ static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r,
     return kg_ranks_agree(r, status, "doctor", err);
 }
 
-static kg_status put_found(struct kg_str *out, const char *path, const char *version,
-                           bool json, struct kg_err *err)
-{
-    if (!json)
-        return kg_str_printf(out, err, "nccl: %s, %s\n", version, path);
-    KG_TRY(kg_json_put_text(out, "{\"nccl\": {\"version\": ", version, err));
-    KG_TRY(kg_json_put_text(out, ", \"library\": ", path, err));
-    return kg_str_puts(out, "}}\n", err);
-}
-
-static kg_status put_none(struct kg_str *out, const char *why, bool json,
-                          struct kg_err *err)
-{
-    if (!json)
-        return kg_str_printf(out, err, "nccl: none (%s)\n", why);
-    KG_TRY(kg_json_put_text(out, "{\"nccl\": null, \"why\": ", why, err));
-    return kg_str_puts(out, "}\n", err);
-}
-
 kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
                          const char *nccl, bool json, struct kg_err *err)
 {
@@ -296,10 +277,19 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 
     if (!be->lend)
         return KG_OK;
-    if (kg_ranks_nccl_look(path, version, nccl, &why) == KG_OK)
-        return put_found(out, path, version, json, err);
-    if (!nccl)
-        return put_none(out, why.message, json, err);
+    if (kg_ranks_nccl_look(path, version, nccl, &why) == KG_OK) {
+        if (!json)
+            return kg_str_printf(out, err, "nccl: %s, %s\n", version, path);
+        KG_TRY(kg_json_put_text(out, "{\"nccl\": {\"version\": ", version, err));
+        KG_TRY(kg_json_put_text(out, ", \"library\": ", path, err));
+        return kg_str_puts(out, "}}\n", err);
+    }
+    if (!nccl) {
+        if (!json)
+            return kg_str_printf(out, err, "nccl: none (%s)\n", why.message);
+        KG_TRY(kg_json_put_text(out, "{\"nccl\": null, \"why\": ", why.message, err));
+        return kg_str_puts(out, "}\n", err);
+    }
     *err = why;
     return kg_err_prefix(err, "--nccl");
 }

@@ -57,18 +57,6 @@ static bool is_set_here(const char *key)
     return kg_config_of_algorithm(key) || strncmp(key, "train.old_logp", 14) == 0;
 }
 
-/* Keys that the preset leaves open get their defaults, not the values of the run. A key
- * without a default keeps the value of the run, unless the preset sets it. */
-static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
-{
-    const struct kg_opt_row *row;
-
-    for (size_t i = 0; (row = kg_recipe_row(i)); i++)
-        if (is_set_here(row->key) && row->fallback)
-            KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
-    return KG_OK;
-}
-
 /* A recipe may have other sizes than the run: only its algorithm is taken. */
 static kg_status apply_preset(struct kg_config *config, const char *name,
                               struct kg_err *err)
@@ -76,7 +64,13 @@ static kg_status apply_preset(struct kg_config *config, const char *name,
     const struct kg_preset *preset;
 
     KG_TRY(kg_preset_find(&preset, name, err));
-    KG_TRY(to_defaults(config, err));
+    /* Keys that the preset leaves open get their defaults, not the values of the run. A
+     * key without a default keeps the value of the run, unless the preset sets it. */
+    const struct kg_opt_row *row;
+
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++)
+        if (is_set_here(row->key) && row->fallback)
+            KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
     for (const struct kg_preset_value *v = preset->values; v->key; v++)
         if (is_set_here(v->key))
             KG_TRY(kg_config_set(config, v->key, v->value, false, v->from, err));
@@ -496,15 +490,6 @@ static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err 
     return status;
 }
 
-static kg_status record_top(struct replay *r, struct kg_err *err)
-{
-    struct kg_rl_batch *b = &r->batch;
-
-    for (size_t i = 0; i < b->n_trajs; i++)
-        KG_TRY(record_traj(r, &b->trajs[i], err));
-    return KG_OK;
-}
-
 static kg_status check_dump(const struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_algo *algo = &in->algo;
@@ -619,15 +604,6 @@ static kg_status compare(double *cosine, struct replay *r, enum kg_replay_part p
     KG_TRY(dot(&product, &r->sum, kept, err));
     *cosine = product / norms;
     return KG_OK;
-}
-
-static kg_status compare_both(struct replay *r, enum kg_replay_part part,
-                              struct kg_err *err)
-{
-    struct kg_replay_row *row = &r->out->row[part];
-
-    KG_TRY(compare(&row->cosine, r, part, KG_REPLAY_EXACT, &r->exact, err));
-    return compare(&row->to_objective, r, part, KG_REPLAY_OBJECTIVE, &r->objective, err);
 }
 
 /* Bias and noise of the KL of the loss. */
@@ -771,7 +747,11 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
         if (part == KG_REPLAY_EXACT || part == KG_REPLAY_OBJECTIVE)
             KG_TRY(kg_slab_copy(part == KG_REPLAY_EXACT ? &r->exact : &r->objective,
                                 &r->sum, err));
-        KG_TRY(compare_both(r, part, err));
+        struct kg_replay_row *row = &r->out->row[part];
+
+        KG_TRY(compare(&row->cosine, r, part, KG_REPLAY_EXACT, &r->exact, err));
+        KG_TRY(compare(&row->to_objective, r, part, KG_REPLAY_OBJECTIVE, &r->objective,
+                       err));
         if (part == KG_REPLAY_KL)
             KG_TRY(hold_against_exact(r, err));
     }
@@ -802,7 +782,10 @@ static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_e
     KG_TRY(read_dump(r, dir, err));
     r->out->answers = r->batch.n_trajs;
     r->out->groups = r->batch.n_trajs / (size_t)r->batch.group;
-    KG_TRY(record_top(r, err));
+    struct kg_rl_batch *b = &r->batch;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        KG_TRY(record_traj(r, &b->trajs[i], err));
     KG_TRY(kg_rl_prepare(&r->batch, &r->run.in, &r->run.state, &r->run.work, err));
     KG_TRY(make_room(r, err));
     return all_parts(r, err);

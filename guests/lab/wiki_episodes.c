@@ -156,22 +156,16 @@ static kg_status put_answer(struct kg_str *out, const struct episode *e, enum wh
     return put_segment(out, "model", text, strlen(text), err);
 }
 
-static kg_status put_prompt(struct kg_str *out, const struct episode *e,
-                            struct kg_err *err)
-{
-    char name[KG_WIKI_NAME], text[96];
-
-    kg_wiki_name(name, e->w, e->q.asked);
-    snprintf(text, sizeof text, e->q.format, name);
-    return kg_json_put_text(out, "{\"prompt\": ", text, err);
-}
-
 static kg_status put_episode(struct kg_str *out, struct episode *e, const struct way *way,
                              struct kg_err *err)
 {
     e->turn = 0;
     kg_str_clear(&e->observation);
-    KG_TRY(put_prompt(out, e, err));
+    char name[KG_WIKI_NAME], text[96];
+
+    kg_wiki_name(name, e->w, e->q.asked);
+    snprintf(text, sizeof text, e->q.format, name);
+    KG_TRY(kg_json_put_text(out, "{\"prompt\": ", text, err));
     KG_TRY(kg_str_puts(out, ", \"segments\": [", err));
     for (int i = 0; i < SEARCHES && way->search[i] != NOBODY; i++)
         KG_TRY(put_search(out, e, way->search[i], err));
@@ -197,17 +191,6 @@ static kg_status play_one(struct kg_str *out, struct kg_wiki_played *played,
     return KG_OK;
 }
 
-static kg_status check(const struct kg_wiki_play *play, struct kg_err *err)
-{
-    if (play->count < 1 || play->count > 10000000)
-        return kg_fail(err, KG_EINVAL, "expected 1 to 10000000 episodes, found %lld",
-                       (long long)play->count);
-    if (!(play->fault_rate >= 0 && play->fault_rate <= 1))
-        return kg_fail(err, KG_EINVAL, "expected a fault rate of 0..1, found %g",
-                       play->fault_rate);
-    return KG_OK;
-}
-
 kg_status kg_wiki_episodes(struct kg_wiki_played *out, const struct kg_wiki *w,
                            const struct kg_wiki_play *play, const char *path,
                            struct kg_err *err)
@@ -220,7 +203,12 @@ kg_status kg_wiki_episodes(struct kg_wiki_played *out, const struct kg_wiki *w,
     memset(out, 0, sizeof *out);
     for (int k = 0; k < KG_WIKI_WAYS; k++)
         out->ways[k].name = ways[k].name;
-    KG_TRY(check(play, err));
+    if (play->count < 1 || play->count > 10000000)
+        return kg_fail(err, KG_EINVAL, "expected 1 to 10000000 episodes, found %lld",
+                       (long long)play->count);
+    if (!(play->fault_rate >= 0 && play->fault_rate <= 1))
+        return kg_fail(err, KG_EINVAL, "expected a fault rate of 0..1, found %g",
+                       play->fault_rate);
     KG_TRY_GOTO(out, kg_file_writer_open(&file, path, err));
     for (; e.number < play->count; e.number++) {
         kg_str_clear(&line);

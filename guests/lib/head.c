@@ -199,17 +199,6 @@ static kg_status room_for(struct kg_head_out *out, struct job *job,
     return copy(c, &out->top_logp, r->top_logp, NULL, n * job->own.top_k, err);
 }
 
-static void widen_all(const struct kedge_head_rows *r, const struct kg_head_out *out,
-                      const struct kedge_head *h)
-{
-    int64_t n = h->n_rows;
-
-    widen(r->logp, out->logp, n);
-    widen(r->logp_at, out->logp_at, n * h->k);
-    widen(r->entropy, out->entropy, n);
-    widen(r->top_logp, out->top_logp, n * h->top_k);
-}
-
 static kg_status forward(struct kedge_head_rows *rows, const struct kedge_head *head,
                          struct kg_err *err)
 {
@@ -223,7 +212,12 @@ static kg_status forward(struct kedge_head_rows *rows, const struct kedge_head *
     KG_TRY_GOTO(out, check_wanted(&own, &job.own, err));
     KG_TRY_GOTO(out, room_for(&out, &job, &own, err));
     KG_TRY_GOTO(out, kg_op_head(job.be, &out, &job.head, err));
-    widen_all(&own, &out, &job.own);
+    int64_t n = job.own.n_rows;
+
+    widen(own.logp, out.logp, n);
+    widen(own.logp_at, out.logp_at, n * job.own.k);
+    widen(own.entropy, out.entropy, n);
+    widen(own.top_logp, out.top_logp, n * job.own.top_k);
 out:
     copies_release(&job.copies);
     return status;

@@ -59,14 +59,6 @@ static kg_status check_sizes(const double *x, int64_t n, const char *name,
     return KG_OK;
 }
 
-static kg_status check_scores(const struct kedge_scores *s, struct kg_err *err)
-{
-    KG_TRY(check_sizes(s->reward, s->n_seqs, "scores.reward", err));
-    KG_TRY(check_sizes(s->token_reward, s->n_seqs > 0 ? s->seq_begin[s->n_seqs] : 0,
-                       "scores.token_reward", err));
-    return check_sizes(s->part, s->n_seqs * s->n_parts, "scores.part", err);
-}
-
 static kg_status take_scores(struct kg_policy_scores *in, const struct kg_algo *algo,
                              const struct kedge_scores *scores, struct kg_err *err)
 {
@@ -78,7 +70,10 @@ static kg_status take_scores(struct kg_policy_scores *in, const struct kg_algo *
     KG_TRY(kg_lib_check_begin(own.seq_begin, own.n_seqs, -1, "scores.seq_begin", err));
     KG_TRY(kg_lib_check_begin(own.group_begin, own.n_groups, own.n_seqs,
                               "scores.group_begin", err));
-    KG_TRY(check_scores(&own, err));
+    KG_TRY(check_sizes(own.reward, own.n_seqs, "scores.reward", err));
+    KG_TRY(check_sizes(own.token_reward, own.n_seqs > 0 ? own.seq_begin[own.n_seqs] : 0,
+                       "scores.token_reward", err));
+    KG_TRY(check_sizes(own.part, own.n_seqs * own.n_parts, "scores.part", err));
     *in = (struct kg_policy_scores){
         .n_seqs = own.n_seqs,
         .n_groups = own.n_groups,
@@ -271,17 +266,6 @@ static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
     return kg_policy_select(selected, algo, b, err);
 }
 
-static void give_grad(struct kedge_grad *grad, struct kedge_grad *own,
-                      const struct kg_policy_grad *g)
-{
-    own->pg = g->pg, own->kl = g->kl, own->entropy = g->entropy;
-    own->loss = g->loss;
-    own->any = g->any;
-    if (own->metrics)
-        kg_policy_metrics_merge(&own->metrics->sum, &g->metrics);
-    kg_lib_give(grad, own, sizeof *own);
-}
-
 static kg_status loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                       const struct kedge_rows *rows, struct kg_err *err)
 {
@@ -304,7 +288,12 @@ static kg_status loss(struct kedge_grad *grad, const struct kedge_algo *algo,
     };
     KG_TRY_GOTO(out, weigh_whole(&b, &block, &algo->algo, err));
     KG_TRY_GOTO(out, kg_policy_loss(&g, &algo->algo, &b, err));
-    give_grad(grad, &own, &g);
+    own.pg = g.pg, own.kl = g.kl, own.entropy = g.entropy;
+    own.loss = g.loss;
+    own.any = g.any;
+    if (own.metrics)
+        kg_policy_metrics_merge(&own.metrics->sum, &g.metrics);
+    kg_lib_give(grad, &own, sizeof own);
 out:
     kg_mem_free(block);
     return status;

@@ -52,14 +52,6 @@ static bool fails_on_purpose(void)
     return false;
 }
 
-static void raise_peak(uint64_t now)
-{
-    uint64_t peak = atomic_load(&peak_bytes);
-
-    while (now > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, now))
-        ;
-}
-
 /* Count the bytes before they are taken, so that threads together cannot pass the cap. */
 static kg_status reserve(size_t bytes, const char *what, struct kg_err *err)
 {
@@ -74,7 +66,10 @@ static kg_status reserve(size_t bytes, const char *what, struct kg_err *err)
                        what, bytes, (unsigned long long)cap,
                        (unsigned long long)(now - bytes));
     }
-    raise_peak(now);
+    uint64_t peak = atomic_load(&peak_bytes);
+
+    while (now > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, now))
+        ;
     return KG_OK;
 }
 

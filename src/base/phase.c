@@ -49,16 +49,6 @@ static void progress(struct place *place)
 }
 
 /* With the lock held. */
-static void take_place(void)
-{
-    for (int i = 0; !mine && i < KG_PHASE_THREADS; i++)
-        if (!board.places[i].taken)
-            mine = &board.places[i];
-    if (mine)
-        mine->taken = true;
-}
-
-/* With the lock held. */
 static void fill(struct phase *p, const struct phase *as, const char *fmt, va_list args)
 {
     p->kind = as->kind;
@@ -75,8 +65,11 @@ static int push(const struct phase *as, const char *fmt, va_list args)
     int at = -1;
 
     pthread_mutex_lock(&board.lock);
-    take_place();
+    for (int i = 0; !mine && i < KG_PHASE_THREADS; i++)
+        if (!board.places[i].taken)
+            mine = &board.places[i];
     if (mine) {
+        mine->taken = true;
         at = mine->depth++;
         if (at < KG_PHASE_DEPTH)
             fill(&mine->phases[at], as, fmt, args);

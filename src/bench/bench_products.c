@@ -109,23 +109,19 @@ static kg_status operand(struct kg_mat *m, int64_t copies, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status once(struct work *w, struct kg_err *err)
-{
-    struct kg_mat b = w->b;
-
-    b.data = (char *)b.data + w->next * w->copy_bytes;
-    w->next = (w->next + 1) % w->copies;
-    return kg_op_matmul(w->be, w->c, w->a, b, w->p.kind, false, err);
-}
-
 /* *seconds of one product. */
 static kg_status run(double *seconds, void *user, struct kg_err *err)
 {
     struct work *w = user;
     double start = kg_clock_seconds();
 
-    for (int64_t i = 0; i < w->turns; i++)
-        KG_TRY(once(w, err));
+    for (int64_t i = 0; i < w->turns; i++) {
+        struct kg_mat b = w->b;
+
+        b.data = (char *)b.data + w->next * w->copy_bytes;
+        w->next = (w->next + 1) % w->copies;
+        KG_TRY(kg_op_matmul(w->be, w->c, w->a, b, w->p.kind, false, err));
+    }
     *seconds = (kg_clock_seconds() - start) / (double)w->turns;
     return KG_OK;
 }

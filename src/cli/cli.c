@@ -81,12 +81,6 @@ int kg_cli_exit(kg_status status, const struct kg_err *err)
     return status == KG_OK ? KG_EXIT_OK : kg_cli_fail(err);
 }
 
-static void say_help_is_there(void)
-{
-    fprintf(stderr, "`kedge %s%s--help` tells what is allowed\n", command_name,
-            command_name[0] ? " " : "");
-}
-
 int kg_cli_usage(const char *fmt, ...)
 {
     char text[1024];
@@ -96,7 +90,8 @@ int kg_cli_usage(const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     say(text);
-    say_help_is_there();
+    fprintf(stderr, "`kedge %s%s--help` tells what is allowed\n", command_name,
+            command_name[0] ? " " : "");
     return KG_EXIT_USAGE;
 }
 
@@ -248,13 +243,6 @@ static int unknown_command(const char *name)
                         near ? near : "", near ? "?" : "");
 }
 
-static int help_of(const char *name)
-{
-    const struct kg_command *c = kg_command_find(name);
-
-    return c ? print_help(c) : unknown_command(name);
-}
-
 /* Each process of a launcher would do all of the work. */
 static kg_status check_single(const struct kg_command *c, struct kg_err *err)
 {
@@ -310,8 +298,11 @@ int kg_cli_main(int argc, char **argv)
     const bool helps = strcmp(first, "help") == 0;
     if ((helps && argc < 3) || strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
         return print_text(kg_cli_overview);
-    if (helps)
-        return help_of(argv[2]);
+    if (helps) {
+        const struct kg_command *c = kg_command_find(argv[2]);
+
+        return c ? print_help(c) : unknown_command(argv[2]);
+    }
     if (strcmp(first, "--version") == 0)
         return print_text(kg_cli_version);
     const struct kg_command *c = kg_command_find(first);

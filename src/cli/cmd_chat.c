@@ -97,14 +97,6 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
-/* Without SA_RESTART: a line that is being typed is dropped, too. */
-static void catch_interrupt(void)
-{
-    struct sigaction action = {.sa_handler = on_interrupt};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-}
-
 /* ---- messages ---- */
 
 static kg_status add_message(struct chat *c, const char *role, const char *text, size_t n,
@@ -188,14 +180,6 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
     }
     KG_TRY(kg_serve_text_end(&c->out, &c->text, NULL, 0, t->finish, err));
     return show(c, err);
-}
-
-static kg_status begin_session(struct chat *c, struct kg_err *err)
-{
-    const struct kg_rollout_session session = {
-        .sampling = &c->sampling, .token = on_token, .finished = on_finished, .user = c};
-    c->parked = false;
-    return kg_rollout_begin(c->engine, &session, err);
 }
 
 /* ---- a turn ---- */
@@ -284,17 +268,6 @@ static kg_status begin_answer(struct chat *c, const struct kg_str *full,
     return submit(c, err);
 }
 
-static kg_status run_answer(struct chat *c, struct kg_err *err)
-{
-    c->finished = false;
-    interrupted = 0;
-    while (!c->finished && !interrupted)
-        KG_TRY(kg_rollout_step(c->engine, NULL, err));
-    if (!c->finished)
-        kg_rollout_cancel(c->engine, &c->t, 1);
-    return show(c, err);
-}
-
 /* Append the newest answer: as the words that follow the prompt, or as a text by itself.
  */
 static kg_status put_answer(struct kg_str *out, struct chat *c, bool itself,
@@ -334,7 +307,13 @@ static kg_status answer(struct chat *c, const char *line, size_t n, struct kg_er
     KG_TRY_GOTO(out, add_message(c, "user", line, n, err));
     KG_TRY_GOTO(out, render(&full, c, err));
     KG_TRY_GOTO(out, begin_answer(c, &full, err));
-    KG_TRY_GOTO(out, run_answer(c, err));
+    c->finished = false;
+    interrupted = 0;
+    while (!c->finished && !interrupted)
+        KG_TRY_GOTO(out, kg_rollout_step(c->engine, NULL, err));
+    if (!c->finished)
+        kg_rollout_cancel(c->engine, &c->t, 1);
+    KG_TRY_GOTO(out, show(c, err));
     status = keep_answer(c, &full, err);
 out:
     kg_str_release(&full);
@@ -347,7 +326,10 @@ static kg_status begin_conversation(struct chat *c, struct kg_err *err)
 {
     kg_str_clear(&c->messages);
     kg_str_clear(&c->known);
-    KG_TRY(begin_session(c, err));
+    const struct kg_rollout_session session = {
+        .sampling = &c->sampling, .token = on_token, .finished = on_finished, .user = c};
+    c->parked = false;
+    KG_TRY(kg_rollout_begin(c->engine, &session, err));
     kg_traj_release(&c->t);
     c->t = (struct kg_traj){0};
     return system_text ? add_message(c, "system", system_text, strlen(system_text), err)
@@ -394,25 +376,22 @@ static bool is_command(const char *line)
     return *line == '/' && n > 1 && (line[n] == '\0' || line[n] == ' ');
 }
 
-/* An unknown command prints a message and is not sent to the model. */
-static kg_status run_command(struct chat *c, const char *line, struct kg_err *err)
-{
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(line, commands[i].name) == 0)
-            return commands[i].run(c, err);
-    kg_log_warn("expected /new, /help or /quit, found '%.60s'; write // for a message "
-                "that begins with /",
-                line);
-    return KG_OK;
-}
-
 /* A message that cannot be answered (too long, refused by the template) is taken back. */
 static kg_status take_line(struct chat *c, const char *line, size_t n, struct kg_err *err)
 {
     size_t before = c->messages.len;
     bool escaped = line[0] == '/' && line[1] == '/';
-    if (is_command(line))
-        return run_command(c, line, err);
+    if (is_command(line)) {
+        /* An unknown command prints a message and is not sent to the model. */
+        for (size_t i = 0; i < N_COMMANDS; i++)
+            if (strcmp(line, commands[i].name) == 0)
+                return commands[i].run(c, err);
+        kg_log_warn(
+            "expected /new, /help or /quit, found '%.60s'; write // for a message "
+            "that begins with /",
+            line);
+        return KG_OK;
+    }
     kg_status status = answer(c, line + escaped, n - escaped, err);
     if (status == KG_ESHAPE || status == KG_EFORMAT) {
         kg_log_warn("%s", err->message);
@@ -466,15 +445,6 @@ static kg_status converse(struct chat *c, struct kg_err *err)
     return status;
 }
 
-static kg_status choose_day(struct chat *c, struct kg_err *err)
-{
-    const struct kg_prompt_opts how = {.chat = c->tmpl, .date = date, .prefix = "--"};
-    struct kg_chat_day today = kg_chat_today();
-
-    KG_TRY(kg_prompt_check(&how, err));
-    return kg_chat_date(&c->now_s, date ? date : today.text, err);
-}
-
 static kg_status open_chat(struct chat *c, struct kg_err *err)
 {
     uint64_t unused;
@@ -492,7 +462,11 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
             "%s has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json): give one with --chat-template FILE",
             kg_load.dir);
-    KG_TRY(choose_day(c, err));
+    const struct kg_prompt_opts how = {.chat = c->tmpl, .date = date, .prefix = "--"};
+    struct kg_chat_day today = kg_chat_today();
+
+    KG_TRY(kg_prompt_check(&how, err));
+    KG_TRY(kg_chat_date(&c->now_s, date ? date : today.text, err));
     KG_TRY(kg_load_model(&c->l, &kg_load, err));
     if (c->l.tok == NULL)
         return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", kg_load.dir);
@@ -533,7 +507,10 @@ int kg_cmd_chat(int argc, char **argv)
     c.sampling.rng = kg_seed_key();
     kg_status status = open_chat(&c, &err);
     if (status == KG_OK) {
-        catch_interrupt();
+        /* Without SA_RESTART: a line that is being typed is dropped, too. */
+        struct sigaction action = {.sa_handler = on_interrupt};
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGINT, &action, NULL);
         status = converse(&c, &err);
     }
     close_chat(&c);

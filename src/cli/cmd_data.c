@@ -76,14 +76,6 @@ struct checked {
     bool as_json;                  /* no template was given: messages stay JSON */
 };
 
-static void checked_release(struct checked *c)
-{
-    kg_prompts_release(&c->prompts);
-    kg_dataset_release(&c->data);
-    kg_chat_template_close(c->chat);
-    kg_tokenizer_close(c->tok);
-}
-
 struct totals {
     int64_t answers;
     int64_t solutions;
@@ -225,7 +217,10 @@ static kg_status check(const char *path, struct kg_err *err)
 
     if (status == KG_OK)
         status = print_check(&c, err);
-    checked_release(&c);
+    kg_prompts_release(&c.prompts);
+    kg_dataset_release(&c.data);
+    kg_chat_template_close(c.chat);
+    kg_tokenizer_close(c.tok);
     return status;
 }
 

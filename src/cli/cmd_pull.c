@@ -34,16 +34,6 @@ const struct kg_flag kg_pull_flags[] = {
     {0},
 };
 
-static void say(const struct kg_hub_pulled *p, const char *id)
-{
-    char bytes[32], fetched[32];
-
-    kg_cli_bytes(bytes, (double)p->bytes);
-    kg_cli_bytes(fetched, (double)p->fetched);
-    kg_log_info("%s@%s: %zu files, %s, of which %s fetched", id, p->commit, p->files,
-                bytes, fetched);
-}
-
 static kg_status pull(const char *name, struct kg_err *err)
 {
     struct kg_hub_pull_opts opts = {.include = include.items,
@@ -59,7 +49,12 @@ static kg_status pull(const char *name, struct kg_err *err)
                        opts.name.file);
     kg_signal_install();
     KG_TRY(kg_hub_pull(&pulled, &opts, err));
-    say(&pulled, opts.name.id);
+    char bytes[32], fetched[32];
+
+    kg_cli_bytes(bytes, (double)pulled.bytes);
+    kg_cli_bytes(fetched, (double)pulled.fetched);
+    kg_log_info("%s@%s: %zu files, %s, of which %s fetched", opts.name.id, pulled.commit,
+                pulled.files, bytes, fetched);
     return kg_cli_print(kg_str_printf(&out, err, "%s%s%s\n", pulled.dir.text,
                                       *opts.name.file ? "/" : "", opts.name.file),
                         &out, err);

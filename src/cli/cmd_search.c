@@ -59,16 +59,6 @@ struct bench {
     struct kg_str body;
 };
 
-static void release(struct bench *b)
-{
-    for (size_t i = 0; i < b->n; i++)
-        kg_mem_free((char *)(uintptr_t)b->queries[i].bytes);
-    kg_mem_free(b->queries);
-    kg_mem_free(b->took);
-    kg_http_client_close(b->client);
-    kg_str_release(&b->body);
-}
-
 static kg_status add_query(struct bench *b, const struct kg_json_doc *doc,
                            struct kg_err *err)
 {
@@ -241,7 +231,12 @@ static kg_status measure(struct kg_str *out, const struct bench_opts *opts,
     else
         status = kg_fail(err, KG_EINTERRUPTED, "stopped before the first result");
 out:
-    release(&b);
+    for (size_t i = 0; i < b.n; i++)
+        kg_mem_free((char *)(uintptr_t)b.queries[i].bytes);
+    kg_mem_free(b.queries);
+    kg_mem_free(b.took);
+    kg_http_client_close(b.client);
+    kg_str_release(&b.body);
     return status;
 }
 

@@ -285,17 +285,6 @@ static kg_status put_vocab(struct kg_str *out, const struct kg_gguf *g,
     return kg_str_puts(out, "}", err);
 }
 
-static kg_status put_merges(struct kg_str *out, const struct kg_gguf *g,
-                            struct kg_err *err)
-{
-    struct kg_gguf_walk walk = {.array = kg_gguf_get(g, KEY "merges")};
-
-    KG_TRY(kg_str_puts(out, ", \"merges\": [", err));
-    while (kg_gguf_next(&walk))
-        KG_TRY(put_string(out, walk.i > 0 ? ", " : "", &walk.item, err));
-    return kg_str_puts(out, "]}", err);
-}
-
 /* BOS in front of a text, EOS after it, as the file says. */
 static kg_status put_template(struct kg_str *out, const struct kg_gguf *g,
                               const struct pre *pre, struct kg_err *err)
@@ -360,7 +349,12 @@ kg_status kg_gguf_tokenizer_json(struct kg_str *out, const struct kg_gguf *g,
                          ",\n \"model\": {\"type\": \"BPE\", \"ignore_merges\": %s",
                          pre->ignore_merges ? "true" : "false"));
     KG_TRY(put_vocab(out, g, err));
-    KG_TRY(put_merges(out, g, err));
+    struct kg_gguf_walk walk = {.array = kg_gguf_get(g, KEY "merges")};
+
+    KG_TRY(kg_str_puts(out, ", \"merges\": [", err));
+    while (kg_gguf_next(&walk))
+        KG_TRY(put_string(out, walk.i > 0 ? ", " : "", &walk.item, err));
+    KG_TRY(kg_str_puts(out, "]}", err));
     return kg_str_puts(out, "}\n", err);
 }
 

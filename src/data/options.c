@@ -102,12 +102,6 @@ struct names {
     size_t n;
 };
 
-static void names_release(struct names *names)
-{
-    kg_str_release(&names->pool);
-    kg_mem_free(names->at);
-}
-
 static bool names_have(const struct names *names, const char *text, size_t n)
 {
     for (size_t i = 0; i < names->pool.len; i += strlen(names->pool.data + i) + 1)
@@ -213,7 +207,8 @@ static kg_status hint_valid(struct kg_str *out, const struct kg_config *config,
     }
     if (status == KG_OK)
         status = names_hint(out, &names, name, err);
-    names_release(&names);
+    kg_str_release(&names.pool);
+    kg_mem_free(names.at);
     return status;
 }
 

@@ -53,15 +53,6 @@ static void draw(double *room, const double *x, const struct strata *of, uint64_
             room[i] = x[first + kg_rng_below(key, r, set, (uint32_t)i, of->size[s])];
 }
 
-static void resample(double *values, double *room, kg_eval_statistic statistic,
-                     const double *x, const struct strata *of, uint32_t set)
-{
-    for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
-        draw(room, x, of, r, set);
-        values[r] = statistic(room, of->total);
-    }
-}
-
 static double two_sided(const double *values)
 {
     double below = 0, above = 0;
@@ -92,7 +83,10 @@ static kg_status bootstrap(struct kg_eval_bounds *out, double *resampled,
     double *room = values + KG_EVAL_RESAMPLES;
     memcpy(room, x, of->total * sizeof *room);
     out->value = statistic(room, of->total);
-    resample(values, room, statistic, x, of, set);
+    for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
+        draw(room, x, of, r, set);
+        values[r] = statistic(room, of->total);
+    }
     out->p = two_sided(values);
     if (resampled)
         memcpy(resampled, values, KG_EVAL_RESAMPLES * sizeof *resampled);

@@ -193,17 +193,6 @@ static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
     return i == items->n ? KG_OK : wrong_number(ranks, ranks->n - 1, items->n, err);
 }
 
-/* Which of the numbers were said in what is graded together. */
-static void name_all(struct kg_eval_items *items)
-{
-    uint32_t named = 0;
-
-    for (size_t i = 0; i < items->n; i++)
-        named |= items->trajs[i].further.said;
-    for (size_t i = 0; i < items->n; i++)
-        items->trajs[i].further.named = named;
-}
-
 kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
                          struct kg_further_names *names, struct kg_ranks *ranks,
                          struct kg_err *err)
@@ -217,7 +206,13 @@ kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
     KG_TRY_GOTO(out, kg_eval_items_put(&own, items, mine, names, err));
     KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "answers", err));
     KG_TRY_GOTO(out, take_all(items, mine, names, &all, ranks, err));
-    name_all(items);
+    /* Which of the numbers were said in what is graded together. */
+    uint32_t named = 0;
+
+    for (size_t i = 0; i < items->n; i++)
+        named |= items->trajs[i].further.said;
+    for (size_t i = 0; i < items->n; i++)
+        items->trajs[i].further.named = named;
 out:
     kg_ranks_bytes_release(&all);
     kg_str_release(&own);

@@ -270,14 +270,6 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
 
 /* ---- the open engine ---- */
 
-static void group_free(struct group *g)
-{
-    for (int32_t i = 0; g->trajs && i < g->request.n_samples; i++)
-        kg_traj_release(&g->trajs[i]);
-    kg_mem_free(g->trajs);
-    kg_mem_free(g);
-}
-
 /* Drop the groups whose trajectories were all reported; all: the others too. */
 static void sweep(struct local_work *w, bool all)
 {
@@ -289,7 +281,10 @@ static void sweep(struct local_work *w, bool all)
             continue;
         }
         *at = g->next;
-        group_free(g);
+        for (int32_t i = 0; g->trajs && i < g->request.n_samples; i++)
+            kg_traj_release(&g->trajs[i]);
+        kg_mem_free(g->trajs);
+        kg_mem_free(g);
     }
 }
 

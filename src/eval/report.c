@@ -219,14 +219,6 @@ static kg_status put_row(struct kg_str *out, const struct table *t, const char *
     return kg_str_putc(out, '\n', err);
 }
 
-static kg_status put_header(struct kg_str *out, const struct table *t, struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(out, err, "%-*s  problems     n", t->first, "set"));
-    for (size_t c = 0; c < t->n; c++)
-        KG_TRY(kg_str_printf(out, err, "  %*s", t->width[c], t->names[c]));
-    return kg_str_putc(out, '\n', err);
-}
-
 enum { ROW_BYTES = KG_SUITE_NAME_BYTES + 56 };
 
 /* "NAME (5 sets)", or "NAME (5 of 7 sets)" where others were left out.   group NULL: of
@@ -303,7 +295,10 @@ kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *
     }
     if (all)
         add_columns(&t, &r->mean, mean);
-    KG_TRY(put_header(out, &t, err));
+    KG_TRY(kg_str_printf(out, err, "%-*s  problems     n", t.first, "set"));
+    for (size_t c = 0; c < t.n; c++)
+        KG_TRY(kg_str_printf(out, err, "  %*s", t.width[c], t.names[c]));
+    KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = 0; i < r->n_sets; i++)
         KG_TRY(put_row(out, &t, sets[i].name, &r->sets[i].score, err));
     for (size_t i = 0; i < r->n_groups; i++) {

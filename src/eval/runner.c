@@ -510,16 +510,6 @@ static kg_status answer_rounds(struct work *w, struct set_work *s, struct kg_err
     return status;
 }
 
-/* What the first rank found in its folder, the others leave too. */
-static kg_status share_kept(struct work *w, struct kg_err *err)
-{
-    for (size_t i = 0; i < w->n; i++)
-        KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
-                              w->sets[i].n * sizeof *w->sets[i].there, "finished answers",
-                              err));
-    return KG_OK;
-}
-
 /* ---- a set ---- */
 
 static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
@@ -877,7 +867,11 @@ static kg_status work_run(struct kg_eval_report *report, struct work *w,
     bool first = w->ranks->me == 0;
 
     KG_TRY(kg_ranks_agree(w->ranks, begin_run(w, err), "folder of results", err));
-    KG_TRY(share_kept(w, err));
+    /* What the first rank found in its folder, the others leave too. */
+    for (size_t i = 0; i < w->n; i++)
+        KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
+                              w->sets[i].n * sizeof *w->sets[i].there, "finished answers",
+                              err));
     for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));
         kg_log_progress_end(); /* the last state of each set is said */

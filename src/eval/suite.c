@@ -605,16 +605,6 @@ static kg_status refuse(const struct idle *idle, struct kg_err *err)
                    *idle->usual ? idle->usual : "none", idle->value);
 }
 
-static kg_status check_own(const struct kg_suite *s, const char *set, struct kg_err *err)
-{
-    struct idle idle;
-
-    for (const struct kg_opt_row *row = rows_of(s, 0); row->key; row++)
-        if (find_idle(&idle, row, set, s->config) && idle.own)
-            return refuse(&idle, err);
-    return KG_OK;
-}
-
 /* Whether a key of all sets acts in one of them. */
 static bool acts(const struct kg_suite *s, const struct kg_opt_row *row)
 {
@@ -660,7 +650,11 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
     KG_TRY(take_stops(set, err));
     KG_TRY(kg_sampler_check(&set->sampling, err));
     KG_TRY(take_episode(set, err));
-    KG_TRY(check_own(s, set->name, err));
+    struct idle idle;
+
+    for (const struct kg_opt_row *row = rows_of(s, 0); row->key; row++)
+        if (find_idle(&idle, row, set->name, s->config) && idle.own)
+            return refuse(&idle, err);
     if (set->path.len > 0)
         set->task_opts.level = ""; /* given to all sets, for those that generate */
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",

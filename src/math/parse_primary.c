@@ -260,17 +260,6 @@ static int parse_enclosed(struct kg_math_parser *p, int func)
     return call(p->t, func, kg_math_parse_unwrap(p, list));
 }
 
-static int parse_bars(struct kg_math_parser *p)
-{
-    p->p++;
-    p->bars++;
-    int list = kg_math_parse_list(p);
-    p->bars--;
-    if (list && !kg_math_eat(p, "|"))
-        return kg_math_parse_fail(p, "a bar is not closed");
-    return list ? call(p->t, KG_MATH_ABS, kg_math_parse_unwrap(p, list)) : 0;
-}
-
 /* ---- environments ---- */
 
 static int parse_row(struct kg_math_parser *p)
@@ -706,8 +695,15 @@ static int primary(struct kg_math_parser *p)
         return parse_brackets(p);
     if (c == '{')
         return kg_math_parse_braces(p);
-    if (c == '|' && p->bars == 0)
-        return parse_bars(p);
+    if (c == '|' && p->bars == 0) {
+        p->p++;
+        p->bars++;
+        int list = kg_math_parse_list(p);
+        p->bars--;
+        if (list && !kg_math_eat(p, "|"))
+            return kg_math_parse_fail(p, "a bar is not closed");
+        return list ? call(p->t, KG_MATH_ABS, kg_math_parse_unwrap(p, list)) : 0;
+    }
     if (kg_math_eat(p, "\\{"))
         return parse_set_braces(p);
     if (c == '\\' || isalpha((unsigned char)c))

@@ -111,12 +111,6 @@ static bool is_unit(const struct reader *r, const char *from, bool micro)
            (r->styled || flags & (r->below ? BELOW : ABOVE));
 }
 
-static void eat_letters(struct reader *r)
-{
-    while (r->at < r->end && isalpha((unsigned char)*r->at))
-        r->at++;
-}
-
 /* One unit with its power. */
 static bool eat_unit(struct reader *r)
 {
@@ -126,7 +120,8 @@ static bool eat_unit(struct reader *r)
     if (micro)
         skip_style(r);
     const char *from = r->at;
-    eat_letters(r);
+    while (r->at < r->end && isalpha((unsigned char)*r->at))
+        r->at++;
     if (r->at - from < 2 && (eat(r, "\\Omega") || eat(r, "\\ell")))
         r->styled = true;
     if (r->at == from || !is_unit(r, from, micro) || !eat_power(r))

@@ -355,21 +355,16 @@ static kg_status await_load(struct kg_acts *a, struct kg_err *err)
     return mark > 0 ? kg_buf_wait(a->backend, mark, err) : KG_OK;
 }
 
-static void load_release(struct kg_acts *a)
-{
-    struct kg_err ignored;
-
-    (void)await_load(a, &ignored); /* a device that failed has no more to do */
-    kg_buf_unpin(a->backend, a->chosen_h);
-}
-
 void kg_acts_free(struct kg_acts *a)
 {
     if (!a)
         return;
     kg_buf_free(a->backend, a->slab);
     kg_stage_release(&a->stage, a->backend);
-    load_release(a);
+    struct kg_err ignored;
+
+    (void)await_load(a, &ignored); /* a device that failed has no more to do */
+    kg_buf_unpin(a->backend, a->chosen_h);
     kg_mem_free(a->layer);
     kg_mem_free(a->runs);
     kg_mem_free(a->x);

@@ -386,16 +386,6 @@ static const struct {
                                     "base and model.adapter to adapter/ in this folder"},
 };
 
-static kg_status check_folder(const char *dir, struct kg_err *err)
-{
-    for (size_t i = 0; i < sizeof other_folders / sizeof *other_folders; i++)
-        if (kg_file_exists(kg_path_in(dir, other_folders[i].file).text))
-            return kg_fail(err, KG_ENOTFOUND,
-                           "%s: expected a model's folder, with config.json, found %s",
-                           dir, other_folders[i].is);
-    return KG_OK;
-}
-
 kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
                                const struct kg_opt_list *ignore, struct kg_err *err)
 {
@@ -403,7 +393,12 @@ kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
     struct kg_json_doc doc;
 
     if (!kg_file_exists(kg_path_in(dir, "config.json").text))
-        KG_TRY(check_folder(dir, err));
+        for (size_t i = 0; i < sizeof other_folders / sizeof *other_folders; i++)
+            if (kg_file_exists(kg_path_in(dir, other_folders[i].file).text))
+                return kg_fail(
+                    err, KG_ENOTFOUND,
+                    "%s: expected a model's folder, with config.json, found %s", dir,
+                    other_folders[i].is);
     KG_TRY(kg_source_json(&doc, dir, "config.json", MAX_FILE_BYTES, err));
     KG_TRY(take_doc(c, &doc, ignore, err));
     if (kg_file_exists(generation.text))

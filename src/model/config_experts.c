@@ -55,17 +55,6 @@ static kg_status read_without(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-static kg_status read_normalise(const struct kg_config_reader *r)
-{
-    const char *key = "norm_topk_prob";
-    const bool always = !(r->c->arch->reads & KG_READS_NORMALISE);
-    KG_TRY(kg_config_bool(r, key, always, &r->c->experts.normalise));
-    if (always && !r->c->experts.normalise)
-        return kg_config_refuse(r, key, kg_json_get(r->root, key),
-                                "true for this model_type");
-    return KG_OK;
-}
-
 kg_status kg_config_experts(const struct kg_config_reader *r)
 {
     struct kg_experts_config *x = &r->c->experts;
@@ -82,7 +71,12 @@ kg_status kg_config_experts(const struct kg_config_reader *r)
     if (arch->features & KG_SHARED_EXPERT)
         KG_TRY(kg_config_size(r, "shared_expert_intermediate_size", KG_MAX_WIDTH, 0,
                               &x->shared_ffn));
-    KG_TRY(read_normalise(r));
+    const char *key = "norm_topk_prob";
+    const bool always = !(r->c->arch->reads & KG_READS_NORMALISE);
+    KG_TRY(kg_config_bool(r, key, always, &r->c->experts.normalise));
+    if (always && !r->c->experts.normalise)
+        return kg_config_refuse(r, key, kg_json_get(r->root, key),
+                                "true for this model_type");
     KG_TRY(kg_config_size(r, "decoder_sparse_step", KG_MAX_LAYERS, 1, &x->step));
     return read_without(r);
 }

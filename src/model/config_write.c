@@ -96,14 +96,6 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
                    c->rope_positions ? c->rope_positions : c->max_positions);
 }
 
-static kg_status put_llama3(const struct writer *w, const struct kg_model_config *c)
-{
-    KG_TRY(kg_str_puts(w->out, ", \"low_freq_factor\": ", w->err));
-    KG_TRY(kg_json_put_double(w->out, c->rope_low_freq_factor, w->err));
-    KG_TRY(kg_str_puts(w->out, ", \"high_freq_factor\": ", w->err));
-    return kg_json_put_double(w->out, c->rope_high_freq_factor, w->err);
-}
-
 static kg_status put_yarn(const struct writer *w, const struct kg_model_config *c)
 {
     KG_TRY(kg_str_puts(w->out, ", \"attention_factor\": ", w->err));
@@ -167,8 +159,12 @@ static kg_status put_rope(const struct writer *w, const struct kg_model_config *
     KG_TRY(kg_str_printf(w->out, w->err,
                          "{\"rope_type\": \"%s\", \"factor\": ", kg_rope_name(c->rope)));
     KG_TRY(kg_json_put_double(w->out, c->rope_factor, w->err));
-    if (c->rope == KG_ROPE_LLAMA3)
-        KG_TRY(put_llama3(w, c));
+    if (c->rope == KG_ROPE_LLAMA3) {
+        KG_TRY(kg_str_puts(w->out, ", \"low_freq_factor\": ", w->err));
+        KG_TRY(kg_json_put_double(w->out, c->rope_low_freq_factor, w->err));
+        KG_TRY(kg_str_puts(w->out, ", \"high_freq_factor\": ", w->err));
+        KG_TRY(kg_json_put_double(w->out, c->rope_high_freq_factor, w->err));
+    }
     if (c->rope == KG_ROPE_YARN)
         KG_TRY(put_yarn(w, c));
     if (c->rope_original_positions)

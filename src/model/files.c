@@ -163,28 +163,6 @@ static void pattern_of(char *to, size_t bytes, const struct kg_model *m, const c
     to[n] = '\0';
 }
 
-static void note_passed(struct passed *p, const struct kg_model *m, const char *name)
-{
-    char pattern[96];
-    const size_t used = strlen(p->names);
-    pattern_of(pattern, sizeof pattern, m, name);
-    if (!strstr(p->names, pattern))
-        snprintf(p->names + used, sizeof p->names - used, "%s%s", used ? ", " : "",
-                 pattern);
-    p->n++;
-}
-
-/* Marks tensors of parameters, and the head if it equals the embedding. */
-static void mark_own(bool *own, const struct kg_model *m, const struct kg_st_set *set)
-{
-    const struct kg_st_tensor *first = kg_st_at(set, 0);
-    const struct kg_st_tensor *head = m->config.tied ? kg_st_find(set, HEAD) : NULL;
-    for (size_t i = 0; i < m->n_base; i++)
-        own[kg_st_find(set, m->params[i].name) - first] = true;
-    if (head)
-        own[head - first] = true;
-}
-
 static kg_status pass_others(struct passed *p, const bool *own, const struct kg_model *m,
                              const struct kg_st_set *set, struct kg_err *err)
 {
@@ -197,7 +175,13 @@ static kg_status pass_others(struct passed *p, const bool *own, const struct kg_
                            "%s: tensor %s: not a tensor of a %s model with this "
                            "config.json",
                            t->file, t->name, m->config.arch->model_type);
-        note_passed(p, m, t->name);
+        char pattern[96];
+        const size_t used = strlen(p->names);
+        pattern_of(pattern, sizeof pattern, m, t->name);
+        if (!strstr(p->names, pattern))
+            snprintf(p->names + used, sizeof p->names - used, "%s%s", used ? ", " : "",
+                     pattern);
+        p->n++;
     }
     return KG_OK;
 }
@@ -223,7 +207,13 @@ kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set
     bool *own = kg_mem_calloc(kg_st_count(set), sizeof *own, "tensors", err);
     if (!own)
         return KG_ENOMEM;
-    mark_own(own, m, set);
+    /* tensors of parameters, and the head if it equals the embedding */
+    const struct kg_st_tensor *first = kg_st_at(set, 0);
+    const struct kg_st_tensor *head = m->config.tied ? kg_st_find(set, HEAD) : NULL;
+    for (size_t i = 0; i < m->n_base; i++)
+        own[kg_st_find(set, m->params[i].name) - first] = true;
+    if (head)
+        own[head - first] = true;
     const kg_status status = pass_others(&passed, own, m, set, err);
     kg_mem_free(own);
     if (status == KG_OK)

@@ -108,23 +108,18 @@ void kg_kv_free(struct kg_kv *kv)
     kg_mem_free(kv);
 }
 
-static kg_status copy_rows(const struct kg_backend *be, struct kg_mat pool, int32_t to,
-                           int32_t from, struct kg_err *err)
-{
-    const uint64_t bytes = KG_KV_BLOCK * (uint64_t)pool.cols *
-                           kg_dtype_traits(pool.dtype)->bytes;
-    char *base = pool.data;
-    return kg_buf_copy(be, base + (uint64_t)to * bytes, base + (uint64_t)from * bytes,
-                       bytes, err);
-}
-
 kg_status kg_kv_copy_block(struct kg_kv *kv, enum kg_kv_kind kind, int32_t to,
                            int32_t from, struct kg_err *err)
 {
     const int64_t n = kv->n_blocks.of[kind];
     assert(to != from && to >= 0 && to < n && from >= 0 && from < n);
     for (int32_t i = 0; i < 2 * kv->layers; i++)
-        if (kg_kv_kind_of(kv->config, i % kv->layers) == kind)
-            KG_TRY(copy_rows(kv->backend, kv->k[i], to, from, err));
+        if (kg_kv_kind_of(kv->config, i % kv->layers) == kind) {
+            const uint64_t bytes = KG_KV_BLOCK * (uint64_t)kv->k[i].cols *
+                                   kg_dtype_traits(kv->k[i].dtype)->bytes;
+            char *base = kv->k[i].data;
+            KG_TRY(kg_buf_copy(kv->backend, base + (uint64_t)to * bytes,
+                               base + (uint64_t)from * bytes, bytes, err));
+        }
     return KG_OK;
 }

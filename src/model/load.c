@@ -275,13 +275,6 @@ with_piece(struct kg_model *m, const struct kg_st_set *set, bool products,
     return status;
 }
 
-static kg_status load_trainable(struct kg_model *m, const struct kg_st_set *set,
-                                struct kg_err *err)
-{
-    KG_TRY(with_piece(m, set, true, put_master, err));
-    return kg_model_refresh(m, err);
-}
-
 kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
                          const struct kg_param *p, struct kg_err *err)
 {
@@ -528,39 +521,23 @@ kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set
 }
 
 /* ---- opening ---- */
-/* Every tensor is checked before memory of the model's size is asked for. */
-static kg_status check_tensors(const struct kg_model *m, const struct kg_st_set *set,
-                               struct kg_err *err)
-{
-    for (size_t i = 0; i < m->n_base; i++) {
-        const struct kg_st_tensor *t = NULL;
-        enum kg_dtype dtype = KG_F32;
-        KG_TRY(find_tensor(&t, &dtype, set, &m->params[i], err));
-    }
-    return kg_model_check_others(m, set, err);
-}
-
-/* The base as for inference, and what stands beside it. */
-static kg_status load_adapted(struct kg_model *m, const struct kg_st_set *set,
-                              const struct kg_model_opts *opts, struct kg_err *err)
-{
-    if (opts->trainable)
-        KG_TRY(kg_model_check_values(m, set, err));
-    KG_TRY(load_inference(m, set, err));
-    KG_TRY(kg_model_attach_master(m, err));
-    return opts->adapter ? kg_lora_load(m, opts->adapter, err)
-                         : kg_lora_init(m, opts->seed, err);
-}
-
 static kg_status load_weights(struct kg_model *m, const struct kg_st_set *set,
                               const struct kg_model_opts *opts, struct kg_err *err)
 {
-    if (m->lora)
-        return load_adapted(m, set, opts, err);
+    if (m->lora) {
+        /* The base as for inference, and what stands beside it. */
+        if (opts->trainable)
+            KG_TRY(kg_model_check_values(m, set, err));
+        KG_TRY(load_inference(m, set, err));
+        KG_TRY(kg_model_attach_master(m, err));
+        return opts->adapter ? kg_lora_load(m, opts->adapter, err)
+                             : kg_lora_init(m, opts->seed, err);
+    }
     if (!opts->trainable)
         return load_inference(m, set, err);
     KG_TRY(kg_model_attach_slabs(m, err));
-    return load_trainable(m, set, err);
+    KG_TRY(with_piece(m, set, true, put_master, err));
+    return kg_model_refresh(m, err);
 }
 
 static kg_status load(struct kg_model *m, const char *dir,
@@ -571,7 +548,13 @@ static kg_status load(struct kg_model *m, const char *dir,
     if (!m->dir)
         return KG_ENOMEM;
     KG_TRY(kg_model_open_files(&priv->set, m, dir, err));
-    KG_TRY(check_tensors(m, priv->set, err));
+    /* Every tensor is checked before memory of the model's size is asked for. */
+    for (size_t i = 0; i < m->n_base; i++) {
+        const struct kg_st_tensor *t = NULL;
+        enum kg_dtype dtype = KG_F32;
+        KG_TRY(find_tensor(&t, &dtype, priv->set, &m->params[i], err));
+    }
+    KG_TRY(kg_model_check_others(m, priv->set, err));
     if (m->lora)
         m->base_hash = kg_lora_base_hash(m, priv->set);
     KG_TRY(load_weights(m, priv->set, opts, err));

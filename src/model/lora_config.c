@@ -413,13 +413,6 @@ static kg_status put_targets(struct kg_str *out, const struct kg_lora *l,
     return kg_str_putc(out, ']', err);
 }
 
-static kg_status put_excluded(struct kg_str *out, const struct kg_lora *l,
-                              struct kg_err *err)
-{
-    KG_TRY(put_rules(out, l, KG_LORA_EXCLUDE, ",\n  \"exclude_modules\": [", "]", err));
-    return put_rules(out, l, KG_LORA_EXCLUDE_RE, ",\n  \"exclude_modules\": ", "", err);
-}
-
 static kg_status put_layers(struct kg_str *out, const struct kg_lora *l,
                             struct kg_err *err)
 {
@@ -439,7 +432,8 @@ kg_status kg_lora_write(struct kg_str *out, const struct kg_lora *l, const char 
     KG_TRY(base ? kg_json_put_string(out, base, strlen(base), err)
                 : kg_str_puts(out, "null", err));
     KG_TRY(kg_str_puts(out, ",\n  \"bias\": \"none\"", err));
-    KG_TRY(put_excluded(out, l, err));
+    KG_TRY(put_rules(out, l, KG_LORA_EXCLUDE, ",\n  \"exclude_modules\": [", "]", err));
+    KG_TRY(put_rules(out, l, KG_LORA_EXCLUDE_RE, ",\n  \"exclude_modules\": ", "", err));
     KG_TRY(kg_str_puts(out, ",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true",
                        err));
     KG_TRY(put_layers(out, l, err));

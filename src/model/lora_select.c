@@ -247,12 +247,6 @@ static kg_status open_patterns(struct selection *s, struct kg_err *err)
     return KG_OK;
 }
 
-static void close_patterns(struct selection *s)
-{
-    for (int i = 0; i < s->m->lora->n_rules; i++)
-        kg_pattern_free(s->pattern[i]);
-}
-
 /* "model.layers.3.mlp.up_proj": 3 */
 static bool is_of_layer(const char *name, double layer)
 {
@@ -501,6 +495,7 @@ kg_status kg_lora_choose(struct kg_lora_choice *out, struct kg_model *m, bool of
     struct selection s = {.m = m, .of_folder = of_folder};
     const kg_status status = choose_all(out, &s, err);
 
-    close_patterns(&s);
+    for (int i = 0; i < s.m->lora->n_rules; i++)
+        kg_pattern_free(s.pattern[i]);
     return status;
 }

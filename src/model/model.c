@@ -550,16 +550,6 @@ static struct kg_mat master_of(const struct kg_param *p)
     return kg_mat(p->master, KG_F32, p->rows, p->cols);
 }
 
-static kg_status make_layer(const struct kg_model *m, int32_t l, struct kg_err *err)
-{
-    const size_t n = m->layers[l].n, first = m->layers[l].first;
-    for (size_t i = first; i < first + n; i++)
-        if (m->params[i].is_product)
-            KG_TRY(kg_op_cast(m->backend, m->params[i].compute, master_of(&m->params[i]),
-                              err));
-    return KG_OK;
-}
-
 kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
@@ -570,8 +560,13 @@ kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l, struct kg_er
         KG_TRY(kg_buf_put(m->backend, priv->room,
                           priv->layers + (uint64_t)l * priv->layer_bytes,
                           priv->layer_bytes, err));
-    else
-        KG_TRY(make_layer(m, l, err));
+    else {
+        const size_t n = m->layers[l].n, first = m->layers[l].first;
+        for (size_t i = first; i < first + n; i++)
+            if (m->params[i].is_product)
+                KG_TRY(kg_op_cast(m->backend, m->params[i].compute,
+                                  master_of(&m->params[i]), err));
+    }
     priv->there = l;
     return KG_OK;
 }

@@ -705,16 +705,6 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
 
 /* ---- draws ---- */
 
-static void count_found(size_t counts[FOUND_COUNTS], const struct kg_rows_draws *d,
-                        const struct kg_rows *p)
-{
-    size_t n = (size_t)p->n_rows, words = ((size_t)p->model->config.vocab + 63) / 64;
-
-    counts[FOUND_ROWS] = n;
-    counts[FOUND_WORDS] = only_if(d->keeps, n * words);
-    counts[FOUND_TOP] = only_if(d->top_k > 0, n * (size_t)d->top_k);
-}
-
 /* The host's place of what draw n finds. */
 static int32_t *bank_of(const struct kg_rows_pack *k, uint64_t n)
 {
@@ -847,7 +837,11 @@ kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows
     assert(k->n_there == 0 &&
            k->n_begun < k->n_ended + (uint64_t)kg_stage_banks(k->backend));
     complete(&f, &pack, p);
-    count_found(k->counts[at], d, p);
+    size_t n = (size_t)p->n_rows, words = ((size_t)p->model->config.vocab + 63) / 64;
+
+    k->counts[at][FOUND_ROWS] = n;
+    k->counts[at][FOUND_WORDS] = only_if(d->keeps, n * words);
+    k->counts[at][FOUND_TOP] = only_if(d->top_k > 0, n * (size_t)d->top_k);
     KG_TRY(place_found(&s, &bytes, k->counts[at], err));
     KG_TRY(kg_model_stage(p->model, k->acts, &f, err));
     KG_TRY(is_replayed(&s) ? kg_op_replay(k->backend, key_of(&s), run_step, &s, err)

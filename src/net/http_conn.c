@@ -117,11 +117,6 @@ static void refuse(struct kg_http_server *s, struct kg_http_conn *c, int status,
     refuse_with(s, c, status, why, "");
 }
 
-static void refuse_slow(struct kg_http_server *s, struct kg_http_conn *c)
-{
-    refuse(s, c, 408, "the request did not arrive in time");
-}
-
 /* ---- reading a request ---- */
 
 static void consume(struct kg_http_conn *c, size_t n)
@@ -680,7 +675,7 @@ static void sweep_one(struct kg_http_server *s, struct kg_http_conn *c, double n
             conn_close(s, c);
     } else if (silent || late) {
         slow = true;
-        refuse_slow(s, c);
+        refuse(s, c, 408, "the request did not arrive in time");
         work(s, c);
     }
     pthread_mutex_lock(&s->lock);

@@ -606,14 +606,6 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
     pthread_mutex_unlock(&s->lock);
 }
 
-static void wait_until_idle(struct kg_http_server *s, int drain_ms)
-{
-    const struct timespec until = kg_clock_deadline(drain_ms);
-    int code = 0;
-    while (s->stats.exchanges > 0 && code == 0)
-        code = pthread_cond_timedwait(&s->idle, &s->lock, &until);
-}
-
 /* Under the lock: of what the thread has not fetched any more, the exchanges that are
  * ended; the others have an owner who will end them. */
 static struct kg_http_exchange *take_ended(struct kg_http_server *s)
@@ -638,7 +630,10 @@ void kg_http_server_stop(struct kg_http_server *s, int drain_ms)
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
     wake(s);
-    wait_until_idle(s, drain_ms);
+    const struct timespec until = kg_clock_deadline(drain_ms);
+    int code = 0;
+    while (s->stats.exchanges > 0 && code == 0)
+        code = pthread_cond_timedwait(&s->idle, &s->lock, &until);
     s->leaving = true;
     wake(s);
     pthread_mutex_unlock(&s->lock);

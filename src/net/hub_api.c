@@ -396,15 +396,6 @@ static kg_status take_answer(void *user, const struct kg_http_answer *a,
     return kg_hub_list_parse(q->list, a->body, a->body_n, where, err);
 }
 
-static kg_status put_address(struct kg_str *url, const struct kg_hub_site *site,
-                             const struct kg_hub_name *name, struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(url, err, "%s/api/%s/%s/revision/", site->endpoint,
-                         name->kind == KG_HUB_DATA ? "datasets" : "models", name->id));
-    KG_TRY(kg_hub_put_escaped(url, name->revision, false, err));
-    return kg_str_puts(url, "?blobs=true", err);
-}
-
 kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *site,
                           const struct kg_hub_pull_opts *opts, struct kg_err *err)
 {
@@ -418,7 +409,11 @@ kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *si
     kg_status status;
 
     memset(list, 0, sizeof *list);
-    KG_TRY_GOTO(out, put_address(&q.url, site, q.name, err));
+    KG_TRY_GOTO(out, kg_str_printf(&q.url, err, "%s/api/%s/%s/revision/", site->endpoint,
+                                   q.name->kind == KG_HUB_DATA ? "datasets" : "models",
+                                   q.name->id));
+    KG_TRY_GOTO(out, kg_hub_put_escaped(&q.url, q.name->revision, false, err));
+    KG_TRY_GOTO(out, kg_str_puts(&q.url, "?blobs=true", err));
     KG_TRY_GOTO(out, kg_http_client_open(&q.client, &how, err));
     KG_TRY_GOTO(out, ask(&q, err));
     while (status == KG_OK && kg_http_client_waiting(q.client) > 0) {

@@ -343,15 +343,6 @@ static void queue_hash(struct fetch *f, struct blob *b)
     f->hash_last = b;
 }
 
-static kg_status start_blob(struct fetch *f, struct blob *b, struct kg_err *err)
-{
-    KG_TRY(open_part_file(f, b, err));
-    b->state = b->n_parts == 1 ? OPEN : ASK_ONE;
-    if (b->left == 0)
-        queue_hash(f, b);
-    return KG_OK;
-}
-
 /* The next part that nobody fetches; SIZE_MAX: none for now. */
 static size_t next_part(const struct blob *b)
 {
@@ -406,8 +397,12 @@ static kg_status start_parts(struct fetch *f, struct kg_err *err)
 
         if (!x)
             return KG_OK;
-        if (b->state == WAITING)
-            KG_TRY(start_blob(f, b, err));
+        if (b->state == WAITING) {
+            KG_TRY(open_part_file(f, b, err));
+            b->state = b->n_parts == 1 ? OPEN : ASK_ONE;
+            if (b->left == 0)
+                queue_hash(f, b);
+        }
         while (x && (b->state == OPEN || (b->state == ASK_ONE && !is_asked(f, b))) &&
                next_part(b) != SIZE_MAX) {
             KG_TRY(start_part(f, x, b, next_part(b), err));
@@ -701,13 +696,6 @@ static kg_status hash_some(bool *busy, struct fetch *f, struct kg_err *err)
 
 /* ---- the whole ---- */
 
-static void show(const struct fetch *f)
-{
-    kg_log_progress(PROGRESS_MS, "%s: %.2f of %.2f GB, %zu of %zu files",
-                    f->opts->name.id, (double)f->there / 1e9, (double)f->bytes / 1e9,
-                    f->done, f->n);
-}
-
 static kg_status stopped(const struct fetch *f, struct kg_err *err)
 {
     return kg_fail(err, KG_EINTERRUPTED,
@@ -727,7 +715,9 @@ static kg_status fetch_all(struct fetch *f, struct kg_err *err)
             KG_TRY(
                 kg_http_client_poll(f->client, busy ? 0 : POLL_MS, take_answer, f, err));
         KG_TRY(hash_some(&busy, f, err));
-        show(f);
+        kg_log_progress(PROGRESS_MS, "%s: %.2f of %.2f GB, %zu of %zu files",
+                        f->opts->name.id, (double)f->there / 1e9, (double)f->bytes / 1e9,
+                        f->done, f->n);
     }
     return KG_OK;
 }

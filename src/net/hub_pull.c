@@ -40,17 +40,6 @@ static kg_status make_link(const char *snapshot, const struct kg_hub_file *file,
     return status;
 }
 
-static kg_status make_ref(const char *folder, const struct kg_hub_name *name,
-                          const char *commit, struct kg_err *err)
-{
-    struct kg_path path = kg_path_in(kg_path_in(folder, "refs").text, name->revision);
-
-    if (kg_hub_is_commit(name->revision))
-        return KG_OK;
-    KG_TRY(make_folder_of(path.text, err));
-    return kg_file_write_atomic(path.text, commit, strlen(commit), err);
-}
-
 static kg_status make_snapshot(struct kg_hub_pulled *out, const struct kg_hub_list *list,
                                const struct kg_hub_name *name, const char *folder,
                                struct kg_err *err)
@@ -64,7 +53,12 @@ static kg_status make_snapshot(struct kg_hub_pulled *out, const struct kg_hub_li
         out->files++;
         out->bytes += list->files[i].bytes;
     }
-    return make_ref(folder, name, list->commit, err);
+    struct kg_path path = kg_path_in(kg_path_in(folder, "refs").text, name->revision);
+
+    if (kg_hub_is_commit(name->revision))
+        return KG_OK;
+    KG_TRY(make_folder_of(path.text, err));
+    return kg_file_write_atomic(path.text, list->commit, strlen(list->commit), err);
 }
 
 /* ---- the whole ---- */

@@ -34,12 +34,6 @@ static bool makes_problems(const struct kg_recipe *r)
     return kg_task_find(&row, r->task.name, &err) != KG_OK || row->levels;
 }
 
-static bool generated(const struct kg_recipe *r)
-{
-    return (r->data.train.n == 0 && !*r->rollout.data) || r->data.val.n == 0 ||
-           (kg_recipe_has_sft(r) && !*r->sft.data && !*r->sft.level);
-}
-
 /* Whether the rows of a KL say so. True if a name is not that of a row, which is refused
  * elsewhere. */
 static bool kl_is(const struct kg_recipe *r, bool (*so)(const struct kg_algo *))
@@ -61,7 +55,8 @@ static bool is_so(const void *recipe, const char *text)
     const struct kg_recipe *r = recipe;
 
     if (begins(text, KG_NEEDS_GENERATED))
-        return generated(r);
+        return (r->data.train.n == 0 && !*r->rollout.data) || r->data.val.n == 0 ||
+               (kg_recipe_has_sft(r) && !*r->sft.data && !*r->sft.level);
     return kl_is(r, begins(text, &KG_NEEDS_WEIGHABLE[1]) ? kg_algo_kl_weighs
                     : begins(text, &KG_NEEDS_CLAMPED[1]) ? kg_algo_kl_may_clamp
                                                          : kg_algo_kl_in_loss);

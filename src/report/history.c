@@ -226,13 +226,6 @@ static kg_status read_line(struct kg_history *h, const char *text, size_t n,
     return status;
 }
 
-static void leave_out(struct kg_history *h, const struct kg_err *err)
-{
-    if (h->unreadable++ == 0)
-        h->first_unreadable = h->lines + 1;
-    h->why = *err;
-}
-
 static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
                             const char *path, struct kg_err *err)
 {
@@ -245,9 +238,11 @@ static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
             return KG_OK;
         snprintf(where, sizeof where, "%.480s line %lld", path, (long long)h->lines + 1);
         kg_status status = read_line(h, line, (size_t)(end - line), where, err);
-        if (status == KG_EFORMAT)
-            leave_out(h, err);
-        else
+        if (status == KG_EFORMAT) {
+            if (h->unreadable++ == 0)
+                h->first_unreadable = h->lines + 1;
+            h->why = *err;
+        } else
             KG_TRY(status);
         h->offset += (uint64_t)(end - line) + 1;
         h->lines++;

@@ -97,14 +97,6 @@ static kg_status find_lines(struct kg_report *r, struct lines *l, const struct k
 
 /* ---- captions ---- */
 
-/* The sample of a line, in colour and dash. */
-static kg_status put_sample(struct kg_report *r, const struct kg_plot_line *line)
-{
-    KG_TRY(kg_str_puts(r->out, "<svg class=\"k\"><path class=\"l ", r->err));
-    KG_TRY(kg_plot_classes(r->out, line, r->err));
-    return kg_str_puts(r->out, "\" d=\"M1 5H21\"/></svg>", r->err);
-}
-
 /* The data source of a metric of one, or NULL. */
 static const char *source_of(const struct kg_series *s)
 {
@@ -118,7 +110,10 @@ static kg_status put_last(struct kg_report *r, const struct kg_plot_line *line)
     const struct kg_series *s = line->series;
 
     KG_TRY(kg_str_printf(r->out, r->err, "<span class=\"n r%d\">", line->run));
-    KG_TRY(put_sample(r, line));
+    /* The sample of a line, in colour and dash. */
+    KG_TRY(kg_str_puts(r->out, "<svg class=\"k\"><path class=\"l ", r->err));
+    KG_TRY(kg_plot_classes(r->out, line, r->err));
+    KG_TRY(kg_str_puts(r->out, "\" d=\"M1 5H21\"/></svg>", r->err));
     if (source_of(s)) {
         KG_TRY(kg_report_text(r, source_of(s)));
         KG_TRY(kg_str_putc(r->out, ' ', r->err));

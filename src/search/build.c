@@ -322,17 +322,6 @@ static void drop_statements(struct builder *b)
     b->put_passage = b->put_words = b->put_lengths = NULL;
 }
 
-static void builder_close(struct builder *b)
-{
-    drop_statements(b);
-    sqlite3_close(b->db);
-    kg_records_close(b->records);
-    release_seen(&b->seen);
-    kg_str_release(&b->contents);
-    kg_str_release(&b->temporary);
-    kg_mem_free(b->lengths);
-}
-
 /* ---- one record ---- */
 
 struct record {
@@ -633,7 +622,13 @@ out:
     b.db = NULL;
     if (status != KG_OK && b.begun && remove_file(b.temporary.data, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
-    builder_close(&b);
+    drop_statements(&b);
+    sqlite3_close(b.db);
+    kg_records_close(b.records);
+    release_seen(&b.seen);
+    kg_str_release(&b.contents);
+    kg_str_release(&b.temporary);
+    kg_mem_free(b.lengths);
     kg_phase_end(b.phase);
     return status;
 }

@@ -181,13 +181,6 @@ out:
     return status;
 }
 
-static kg_status set_bm25(struct kg_index *index, const struct kg_bm25 *bm25,
-                          struct kg_err *err)
-{
-    index->bm25 = kg_bm25_merge(bm25 ? bm25 : &kg_bm25_unset, &index->info.bm25);
-    return kg_bm25_check(&index->bm25, err);
-}
-
 static kg_status open_file(struct kg_index *index, const char *path,
                            const struct kg_bm25 *bm25, uint64_t verify_up_to,
                            struct kg_err *err)
@@ -199,7 +192,8 @@ static kg_status open_file(struct kg_index *index, const char *path,
     if (index->info.bytes <= verify_up_to)
         KG_TRY_GOTO(out, kg_seal_check(db, path, err));
     KG_TRY_GOTO(out, read_info(&index->info, db, path, err));
-    KG_TRY_GOTO(out, set_bm25(index, bm25, err));
+    index->bm25 = kg_bm25_merge(bm25 ? bm25 : &kg_bm25_unset, &index->info.bm25);
+    KG_TRY_GOTO(out, kg_bm25_check(&index->bm25, err));
     KG_TRY_GOTO(out, kg_seal_read(&index->info.hash, db, path, err));
     KG_TRY_GOTO(out, kg_dense_dim(&index->info.dim, db, path, err));
     KG_TRY_GOTO(out, kg_dense_encoder(&index->info.encoder, db, path, err));

@@ -138,16 +138,6 @@ static void insert(struct kg_retriever *r, struct kg_question *q)
     r->n_questions++;
 }
 
-static void take_out(struct kg_retriever *r, struct kg_question *q)
-{
-    struct kg_question **at = bucket(r, q->hash);
-
-    while (*at != q)
-        at = &(*at)->in_bucket;
-    *at = q->in_bucket;
-    r->n_questions--;
-}
-
 static kg_status make_room(struct kg_retriever *r, struct kg_err *err)
 {
     size_t n = r->n_buckets;
@@ -200,7 +190,12 @@ static void forget(struct kg_retriever *r, struct kg_question *q)
 {
     if (q->kept)
         unlink_age(r, q);
-    take_out(r, q);
+    struct kg_question **at = bucket(r, q->hash);
+
+    while (*at != q)
+        at = &(*at)->in_bucket;
+    *at = q->in_bucket;
+    r->n_questions--;
     q->n = 0; /* marks it: no longer in the table */
     kg_mem_free(q->text);
     q->text = NULL;
@@ -208,24 +203,7 @@ static void forget(struct kg_retriever *r, struct kg_question *q)
         question_free(q);
 }
 
-static void trim(struct kg_retriever *r)
-{
-    while (r->kept > r->cache || r->kept_bytes > r->cache_bytes)
-        forget(r, r->oldest);
-}
-
 /* ---- opening ---- */
-
-static void fill_in(struct kg_retriever_opts *o)
-{
-    o->topk = o->topk ? o->topk : TOPK;
-    o->batch = o->batch ? o->batch : BATCH;
-    o->max_in_flight = o->max_in_flight ? o->max_in_flight : IN_FLIGHT;
-    o->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
-    o->tries = o->tries ? o->tries : TRIES;
-    o->cache = o->cache ? o->cache : CACHE;
-    o->cache_bytes = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
-}
 
 static kg_status check(const struct kg_retriever_opts *o, struct kg_err *err)
 {
@@ -282,7 +260,13 @@ kg_status kg_retriever_open(struct kg_retriever **r, const struct kg_retriever_o
     struct kg_retriever_opts o = *opts;
 
     *r = NULL;
-    fill_in(&o);
+    o.topk = o.topk ? o.topk : TOPK;
+    o.batch = o.batch ? o.batch : BATCH;
+    o.max_in_flight = o.max_in_flight ? o.max_in_flight : IN_FLIGHT;
+    o.timeout_ms = o.timeout_ms ? o.timeout_ms : TIMEOUT_MS;
+    o.tries = o.tries ? o.tries : TRIES;
+    o.cache = o.cache ? o.cache : CACHE;
+    o.cache_bytes = o.cache_bytes ? o.cache_bytes : CACHE_BYTES;
     KG_TRY(check(&o, err));
     struct kg_retriever *fresh = kg_mem_calloc(1, sizeof *fresh, "retriever", err);
     if (!fresh)
@@ -296,9 +280,13 @@ kg_status kg_retriever_open(struct kg_retriever **r, const struct kg_retriever_o
     return KG_OK;
 }
 
-/* Deliveries may hold questions that are in the table no more. */
-static void drop_ready(struct kg_retriever *r)
+void kg_retriever_close(struct kg_retriever *r)
 {
+    if (!r)
+        return;
+    if (r->engine)
+        r->row->close(r->engine);
+    /* Deliveries may hold questions that are in the table no more. */
     for (size_t i = r->first_ready; i < r->n_ready; i++) {
         struct kg_question *q = r->ready[i].question;
 
@@ -306,15 +294,6 @@ static void drop_ready(struct kg_retriever *r)
             question_free(q);
     }
     kg_mem_free(r->ready);
-}
-
-void kg_retriever_close(struct kg_retriever *r)
-{
-    if (!r)
-        return;
-    if (r->engine)
-        r->row->close(r->engine);
-    drop_ready(r);
     for (size_t i = 0; r->buckets && i < r->n_buckets; i++)
         for (struct kg_question *q = r->buckets[i], *next; q; q = next) {
             next = q->in_bucket;
@@ -448,7 +427,8 @@ static kg_status deliver_ready(struct kg_retriever *r, kg_retrieved_fn done, voi
     memmove(r->ready, r->ready + end, (r->n_ready - end) * sizeof *r->ready);
     r->n_ready -= end;
     r->first_ready = 0;
-    trim(r);
+    while (r->kept > r->cache || r->kept_bytes > r->cache_bytes)
+        forget(r, r->oldest);
     return KG_OK;
 }
 

@@ -146,15 +146,6 @@ static void index_close(void *engine)
     kg_mem_free(e);
 }
 
-static void init_locks(struct engine *e)
-{
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->asked, NULL);
-    kg_clock_cond(&e->answered);
-    list_clear(&e->todo);
-    list_clear(&e->done);
-}
-
 static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
                        struct kg_err *err)
 {
@@ -176,7 +167,11 @@ static kg_status index_open(void **engine, const struct kg_retriever_opts *opts,
 
     if (!e)
         return KG_ENOMEM;
-    init_locks(e);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->asked, NULL);
+    kg_clock_cond(&e->answered);
+    list_clear(&e->todo);
+    list_clear(&e->done);
     kg_status status = begin(e, opts, err);
     if (status != KG_OK) {
         index_close(e);

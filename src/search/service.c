@@ -38,16 +38,6 @@ struct metrics {
 static const double bounds[BUCKETS] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
                                        0.1,   0.2,   0.5,   1,    5};
 
-static void observe(struct metrics *m, double seconds)
-{
-    int i = 0;
-
-    while (i < BUCKETS && seconds > bounds[i])
-        i++;
-    m->in_bucket[i]++;
-    m->seconds += seconds;
-}
-
 static kg_status put_histogram(struct kg_str *out, const struct metrics *m,
                                struct kg_err *err)
 {
@@ -260,14 +250,6 @@ struct tally {
     int64_t queries, cut, found_nothing, rows;
 };
 
-static void count_hits(struct tally *t, const struct kg_hits *hits)
-{
-    t->queries++;
-    t->cut += hits->cut;
-    t->found_nothing += hits->n == 0;
-    t->rows += hits->rows;
-}
-
 /* Without what quoting adds. */
 static size_t text_bytes(const struct kg_hits *hits)
 {
@@ -327,7 +309,10 @@ static kg_status answer_queries(struct worker *w, const struct kg_retrieve_reque
         if (i % KG_AHEAD_MAX == 0)
             KG_TRY(look_ahead(w, r, i, topk, err));
         KG_TRY(kg_searcher_find(&hits, w->searcher, query, n, topk, err));
-        count_hits(t, &hits);
+        t->queries++;
+        t->cut += hits.cut;
+        t->found_nothing += hits.n == 0;
+        t->rows += hits.rows;
         KG_TRY(put_hits(w, r, i, &hits, err));
         kg_phase_at(w->phase, (int64_t)i + 1);
     }
@@ -371,19 +356,13 @@ static void add_up(struct kg_search_service *s, const struct tally *t, kg_status
     m->cut += t->cut;
     m->found_nothing += t->found_nothing;
     m->rows += t->rows;
-    observe(m, seconds);
-    pthread_mutex_unlock(&s->lock);
-}
+    int i = 0;
 
-/* Once: an index that is gone fails every request. */
-static void tell_first(struct kg_search_service *s, const char *why)
-{
-    pthread_mutex_lock(&s->lock);
-    bool first = !s->told;
-    s->told = true;
+    while (i < BUCKETS && seconds > bounds[i])
+        i++;
+    m->in_bucket[i]++;
+    m->seconds += seconds;
     pthread_mutex_unlock(&s->lock);
-    if (first)
-        kg_log_warn("a request failed: %s", why);
 }
 
 static void handle(struct worker *w, const struct waiting *job)
@@ -406,8 +385,15 @@ static void handle(struct worker *w, const struct waiting *job)
     /* counted first, as what it becomes: whoever has the answer finds it in the metrics
      */
     add_up(s, &t, status, kg_clock_seconds() - job->since);
-    if (status != KG_OK && http_status_of(status) == 500)
-        tell_first(s, err.message);
+    if (status != KG_OK && http_status_of(status) == 500) {
+        /* Once: an index that is gone fails every request. */
+        pthread_mutex_lock(&s->lock);
+        bool first = !s->told;
+        s->told = true;
+        pthread_mutex_unlock(&s->lock);
+        if (first)
+            kg_log_warn("a request failed: %s", err.message);
+    }
     if (status == KG_OK)
         kg_http_reply(job->x, 200, "application/json", w->out.data, w->out.len);
     else

@@ -97,17 +97,6 @@ static int draw_change(struct kg_task_draw *draw, const struct level *level, int
     return k <= least ? -k : k - least;
 }
 
-static void draw_problem(struct problem *p, struct kg_task_draw *draw)
-{
-    int total = between(draw, 1, p->level->largest_total);
-
-    p->start = total;
-    for (int i = 0; i < p->level->changes; i++) {
-        p->change[i] = draw_change(draw, p->level, total);
-        total += p->change[i];
-    }
-}
-
 /* A wrong total in a drawn step, or in one after it when the totals that follow would
  * leave the range. The last step has none that follow, so there always is one. */
 static struct fault draw_fault(const struct problem *p, struct kg_task_draw *draw)
@@ -169,7 +158,13 @@ static kg_status make(struct kg_task_made *out, struct kg_task_draw *draw,
     struct fault fault = {.step = -1};
     struct problem p = {.level = level};
 
-    draw_problem(&p, draw);
+    int total = between(draw, 1, p.level->largest_total);
+
+    p.start = total;
+    for (int i = 0; i < p.level->changes; i++) {
+        p.change[i] = draw_change(draw, p.level, total);
+        total += p.change[i];
+    }
     KG_TRY(put_problem(out, &p, draw, err));
     if (faulty)
         fault = draw_fault(&p, draw);

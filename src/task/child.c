@@ -74,14 +74,6 @@ static void close_one(int *fd)
     *fd = -1;
 }
 
-static void close_all(struct kg_task_child *c)
-{
-    for (int i = 0; i < PIPES; i++) {
-        close_one(&c->ours[i]);
-        close_one(&c->theirs[i]);
-    }
-}
-
 /* ---- the environment ---- */
 
 /* What programs need to be found, to write and to speak the user's language. Everything
@@ -566,7 +558,10 @@ void kg_task_child_kill(struct kg_task_child *c)
 
     if (!c)
         return;
-    close_all(c);
+    for (int i = 0; i < PIPES; i++) {
+        close_one(&c->ours[i]);
+        close_one(&c->theirs[i]);
+    }
     (void)finish(c, &wait_status); /* whatever it said: it is not wanted any more */
     kg_mem_free(c->buffer);
     kg_mem_free(c);

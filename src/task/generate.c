@@ -116,17 +116,6 @@ static kg_status make(struct kg_task_made *made, const struct picked *picked,
                    level->name, opts->held_out ? "held-out" : "training", MAX_ATTEMPTS);
 }
 
-static kg_status push_made(struct kg_dataset *d, const struct kg_task_made *made,
-                           const struct kg_record *r, struct kg_err *err)
-{
-    struct kg_record full = *r;
-
-    full.prompt = made->prompt.data;
-    full.ground_truth = made->ground_truth.data;
-    full.solution = made->solution.data;
-    return kg_dataset_push(d, &full, err);
-}
-
 static kg_status fill(struct kg_dataset *d, const char *task, const struct picked *picked,
                       const struct kg_task_opts *opts, struct kg_err *err)
 {
@@ -143,7 +132,12 @@ static kg_status fill(struct kg_dataset *d, const char *task, const struct picke
                                        picked->level[index % picked->n]->name));
         r.data_source = source.data;
         KG_TRY_GOTO(out, make(&made, picked, opts, index, err));
-        KG_TRY_GOTO(out, push_made(d, &made, &r, err));
+        struct kg_record full = r;
+
+        full.prompt = made.prompt.data;
+        full.ground_truth = made.ground_truth.data;
+        full.solution = made.solution.data;
+        KG_TRY_GOTO(out, kg_dataset_push(d, &full, err));
     }
 out:
     kg_str_release(&source);

@@ -33,15 +33,6 @@ static char script[] = "read -r group; while read -r more; do :; done\n"
                        "    kill -s KILL $found\n"
                        "done\n";
 
-static void make_mark(struct kg_task_guard *g)
-{
-    static atomic_uint count;
-    unsigned long long now = (unsigned long long)(kg_clock_unix_seconds() * 1e6);
-
-    snprintf(g->mark, sizeof g->mark, "%s%d-%llx-%u", KG_TASK_MARK, (int)getpid(), now,
-             atomic_fetch_add(&count, 1));
-}
-
 /* In a session of its own, so that no signal to kedge's group or terminal is for it. */
 static int spawn(struct kg_task_guard *g, int end, posix_spawn_file_actions_t *files,
                  posix_spawnattr_t *attr)
@@ -72,7 +63,11 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
     int fds[2];
 
     *g = (struct kg_task_guard){.fd = -1};
-    make_mark(g);
+    static atomic_uint count;
+    unsigned long long now = (unsigned long long)(kg_clock_unix_seconds() * 1e6);
+
+    snprintf(g->mark, sizeof g->mark, "%s%d-%llx-%u", KG_TASK_MARK, (int)getpid(), now,
+             atomic_fetch_add(&count, 1));
     if (pipe2(fds, O_CLOEXEC) != 0)
         return kg_fail(err, KG_EIO, "cannot create a pipe to the grader's guard: %s",
                        strerror(errno));

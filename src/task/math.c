@@ -281,17 +281,6 @@ static void note_failure(struct failures *f, const struct kg_dataset *d, const c
     f->n++;
 }
 
-/* Before repeated ones are dropped, so that every name of the file is met. */
-static void mark_excluded(struct kg_dataset *d, const struct kg_task_opts *opts)
-{
-    char name[80];
-
-    for (size_t i = 0; i < d->n; i++) {
-        record_name(name, &d->records[i]);
-        d->records[i].excluded = is_listed(opts, d->name, name);
-    }
-}
-
 /* *drop: it is left out. */
 static kg_status check_record(struct failures *failures, bool *drop, struct kg_dataset *d,
                               const struct kg_record *r, const struct kg_math_opts *how,
@@ -369,7 +358,13 @@ kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opt
     kg_status status;
 
     KG_TRY(kg_task_read_all(d, path, opts, true, err));
-    mark_excluded(d, opts);
+    /* Before repeated ones are dropped, so that every name of the file is met. */
+    char name[80];
+
+    for (size_t i = 0; i < d->n; i++) {
+        record_name(name, &d->records[i]);
+        d->records[i].excluded = is_listed(opts, d->name, name);
+    }
     KG_TRY_GOTO(fail, kg_task_settle_repeated(d, opts->unique, err));
     for (size_t i = 0; i < d->n; i++)
         KG_TRY_GOTO(fail, take_marked(&d->records[i], err));

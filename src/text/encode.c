@@ -151,16 +151,6 @@ static kg_status push_all(struct kg_ids *out, const struct kg_ids *ids,
     return KG_OK;
 }
 
-static void encoder_release(struct encoder *e)
-{
-    for (size_t i = 0; i < e->tok->n_stages; i++) {
-        kg_cut_scan_release(&e->scans[i]);
-        kg_str_release(&e->fronts[i]);
-    }
-    kg_token_work_release(&e->work);
-    kg_normalizer_work_release(&e->normal);
-}
-
 kg_status kg_pipeline_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                              const char *text, size_t n, struct kg_encode_opts opts,
                              struct kg_err *err)
@@ -180,6 +170,11 @@ kg_status kg_pipeline_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
     if (opts.add_special)
         KG_TRY_GOTO(out, push_all(out, &tok->suffix, err));
 out:
-    encoder_release(&e);
+    for (size_t i = 0; i < e.tok->n_stages; i++) {
+        kg_cut_scan_release(&e.scans[i]);
+        kg_str_release(&e.fronts[i]);
+    }
+    kg_token_work_release(&e.work);
+    kg_normalizer_work_release(&e.normal);
     return status;
 }

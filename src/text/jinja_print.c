@@ -114,17 +114,6 @@ static kg_status put_repr_text(struct kg_jinja *j, struct kg_jv_text t)
     return kg_jinja_emit(j, &quote, 1);
 }
 
-static kg_status put_repr_range(struct kg_jinja *j, const int64_t range[3])
-{
-    char text[80], step[32] = "";
-
-    if (range[2] != 1)
-        snprintf(step, sizeof step, ", %lld", (long long)range[2]);
-    snprintf(text, sizeof text, "range(%lld, %lld%s)", (long long)range[0],
-             (long long)range[1], step);
-    return emit(j, text);
-}
-
 static kg_status put_repr_list(struct kg_jinja *j, const struct kg_jv_list *l)
 {
     static const char *const around[][2] = {
@@ -137,8 +126,15 @@ static kg_status put_repr_list(struct kg_jinja *j, const struct kg_jv_list *l)
 
     if (l->kind == KG_JV_GENERATOR)
         return emit(j, "<generator object>");
-    if (l->kind == KG_JV_RANGE)
-        return put_repr_range(j, l->range);
+    if (l->kind == KG_JV_RANGE) {
+        char text[80], step[32] = "";
+
+        if (l->range[2] != 1)
+            snprintf(step, sizeof step, ", %lld", (long long)l->range[2]);
+        snprintf(text, sizeof text, "range(%lld, %lld%s)", (long long)l->range[0],
+                 (long long)l->range[1], step);
+        return emit(j, text);
+    }
     KG_TRY(emit(j, around[l->kind][0]));
     for (size_t i = 0; i < l->n; i++) {
         if (i)

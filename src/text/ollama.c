@@ -235,15 +235,6 @@ static bool ends_in_brace(const struct kg_str *piece)
     return piece->len > 0 && piece->data[piece->len - 1] == '{';
 }
 
-static kg_status check_literals(const struct made *m, struct kg_err *err)
-{
-    for (int i = 0; i < PIECES; i++)
-        if (strstr(kg_str_text(&m->piece[i]), "{{") || ends_in_brace(&m->piece[i]) ||
-            strstr(kg_str_text(&m->piece[i]), "\"\"\""))
-            return refuse("{{ or \"\"\" in its texts, or { at the end of one", err);
-    return KG_OK;
-}
-
 /* What stands in a line of its own ends there: a token's text, or a file's name, could go
  * on with another instruction. */
 static kg_status check_line(const char *what, const char *text, size_t n,
@@ -263,7 +254,10 @@ static kg_status put_template(struct kg_str *out, const struct made *m,
     const char *opening = kg_str_text(&m->piece[OPENING]);
     const char *between = kg_str_text(&m->piece[BETWEEN]);
 
-    KG_TRY(check_literals(m, err));
+    for (int i = 0; i < PIECES; i++)
+        if (strstr(kg_str_text(&m->piece[i]), "{{") || ends_in_brace(&m->piece[i]) ||
+            strstr(kg_str_text(&m->piece[i]), "\"\"\""))
+            return refuse("{{ or \"\"\" in its texts, or { at the end of one", err);
     KG_TRY(kg_str_puts(out, "TEMPLATE \"\"\"", err));
     if (m->late)
         KG_TRY(kg_str_printf(out, err, "{{ \"\" }}%s", first));

@@ -109,17 +109,6 @@ static kg_status translate_property(struct translator *t, bool in_class)
     return KG_OK;
 }
 
-/* \uHHHH */
-static kg_status translate_code_point(struct translator *t)
-{
-    for (size_t i = 2; i < 6; i++)
-        if (peek(t, i) < 0 || !isxdigit(peek(t, i)))
-            return refuse(t, "escape", 6);
-    KG_TRY(kg_str_printf(t->out, t->err, "\\x{%.4s}", t->in + t->at + 2));
-    t->at += 6;
-    return KG_OK;
-}
-
 static kg_status translate_space(struct translator *t, bool in_class)
 {
     KG_TRY(put_set(t, SPACE_SET, "", peek(t, 1) == 'S', in_class));
@@ -136,8 +125,15 @@ static kg_status translate_escape(struct translator *t, bool in_class)
         return translate_space(t, in_class);
     if (c == 'p' || c == 'P')
         return translate_property(t, in_class);
-    if (c == 'u')
-        return translate_code_point(t);
+    if (c == 'u') {
+        /* \uHHHH */
+        for (size_t i = 2; i < 6; i++)
+            if (peek(t, i) < 0 || !isxdigit(peek(t, i)))
+                return refuse(t, "escape", 6);
+        KG_TRY(kg_str_printf(t->out, t->err, "\\x{%.4s}", t->in + t->at + 2));
+        t->at += 6;
+        return KG_OK;
+    }
     if (c == 'x' && braced(t, 2))
         return copy(t, braced(t, 2));
     if (c < 0x80 && (kg_char_in("dDnrtfea", (char)c) || ispunct(c) || c == ' '))

@@ -300,17 +300,6 @@ static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
 
 /* ---- the whole ---- */
 
-static kg_status read_added(struct kg_reader *r, const struct kg_json *added)
-{
-    for (size_t i = 0; i < kg_json_size(added); i++) {
-        const struct kg_json *item = kg_json_at(added, i);
-        KG_TRY(kg_reader_add(r, item, kg_json_int(kg_json_get(item, "id"), -1)));
-    }
-    kg_added_sort(&r->tok->raw);
-    kg_added_sort(&r->tok->normalized);
-    return KG_OK;
-}
-
 static kg_status read_root(struct kg_reader *r, const struct kg_json *root)
 {
     static const struct kg_field fields[] = {
@@ -333,7 +322,12 @@ static kg_status read_root(struct kg_reader *r, const struct kg_json *root)
     KG_TRY(kg_reader_normalizer(r, kg_json_get(root, "normalizer")));
     KG_TRY(kg_reader_pre_tokenizer(r, kg_json_get(root, "pre_tokenizer")));
     KG_TRY(kg_reader_decoder(r, kg_json_get(root, "decoder")));
-    KG_TRY(read_added(r, added));
+    for (size_t i = 0; i < kg_json_size(added); i++) {
+        const struct kg_json *item = kg_json_at(added, i);
+        KG_TRY(kg_reader_add(r, item, kg_json_int(kg_json_get(item, "id"), -1)));
+    }
+    kg_added_sort(&r->tok->raw);
+    kg_added_sort(&r->tok->normalized);
     if (!r->spelled)
         KG_TRY(kg_reader_set_texts(r));
     return kg_reader_post_processor(r, kg_json_get(root, "post_processor"));

@@ -297,15 +297,6 @@ char kg_source_letter(enum kg_source source)
     return letters[source];
 }
 
-static kg_status put_sources(struct kg_str *out, const struct kg_traj *t,
-                             struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, ",\"source\":\"", err));
-    for (size_t i = 0; i < t->n; i++)
-        KG_TRY(kg_str_putc(out, kg_source_letter(t->source[i]), err));
-    return kg_str_putc(out, '"', err);
-}
-
 /* The record of every token, or what `of_model` holds for the MODEL tokens in order. */
 static kg_status put_logps(struct kg_str *out, const char *key, const struct kg_traj *t,
                            const double *of_model, struct kg_err *err)
@@ -424,7 +415,10 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(kg_json_put_float(out, t->temperature, err));
     KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));
     KG_TRY(kg_json_put_ints(out, t->tokens, t->n, err));
-    KG_TRY(put_sources(out, t, err));
+    KG_TRY(kg_str_puts(out, ",\"source\":\"", err));
+    for (size_t i = 0; i < t->n; i++)
+        KG_TRY(kg_str_putc(out, kg_source_letter(t->source[i]), err));
+    KG_TRY(kg_str_putc(out, '"', err));
     KG_TRY(put_logps(out, "logp", t, NULL, err));
     KG_TRY(put_experts(out, t, err));
     if (notes->anchor_logp)
@@ -536,14 +530,6 @@ static void point(struct kg_traj *t, const struct array *a, void *p)
     memcpy((char *)t + a->field, &p, sizeof p);
 }
 
-static void use_all(struct kg_traj *t)
-{
-    t->capacity = t->n;
-    t->kept_capacity = t->kept_total;
-    t->windows_capacity = t->n_windows;
-    t->versions_capacity = t->n_versions;
-}
-
 kg_status kg_traj_pack(struct kg_str *out, const struct kg_traj *t, struct kg_err *err)
 {
     size_t counts[COUNTS];
@@ -551,7 +537,10 @@ kg_status kg_traj_pack(struct kg_str *out, const struct kg_traj *t, struct kg_er
 
     count_all(counts, t);
     memcpy(&head, t, sizeof head);
-    use_all(&head);
+    head.capacity = head.n;
+    head.kept_capacity = head.kept_total;
+    head.windows_capacity = head.n_windows;
+    head.versions_capacity = head.n_versions;
     for (size_t i = 0; i < N_ARRAYS; i++)
         point(&head, &arrays[i], (void *)(uintptr_t)(pointer(t, &arrays[i]) != NULL));
     KG_TRY(kg_str_append(out, &head, sizeof head, err));

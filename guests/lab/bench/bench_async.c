@@ -116,16 +116,6 @@ static kg_status make_config(struct running *x, const struct comparison *c, int 
     return kg_train_config(&x->config, NULL, keys, n, err);
 }
 
-/* The tool of bench_episodes.c in the place of the calculator. */
-static kg_status take_tool(struct kg_run *run, struct kg_err *err)
-{
-    kg_episodes_close(run->work.episodes);
-    run->work.episodes = NULL;
-    run->in.episode_opts.env = &kg_bench_tool;
-    run->in.episode_opts.env_opts.retriever = "0.2";
-    return kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err);
-}
-
 static kg_status begin(struct running *x, const struct comparison *c, int staleness,
                        struct kg_err *err)
 {
@@ -134,8 +124,15 @@ static kg_status begin(struct running *x, const struct comparison *c, int stalen
     KG_TRY(make_config(x, c, staleness, err));
     KG_TRY(kg_run_open(run, x->config, err));
     x->open = true;
-    if (c->tool)
-        KG_TRY(take_tool(run, err));
+    if (c->tool) {
+        /* The tool of bench_episodes.c in the place of the calculator. */
+        kg_episodes_close(run->work.episodes);
+        run->work.episodes = NULL;
+        run->in.episode_opts.env = &kg_bench_tool;
+        run->in.episode_opts.env_opts.retriever = "0.2";
+        KG_TRY(kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts,
+                                err));
+    }
     KG_TRY(kg_run_dir_create(&run->in, &run->state, run->work.ahead.all, &run->log, err));
     KG_TRY(kg_run_dir_cut(&run->in, &run->state, run->work.ahead.all, &run->log, err));
     return kg_run_start_rl(&run->in, &run->state, err);

@@ -151,15 +151,6 @@ static void make_requests(struct rollout *x)
     x->prompts = (struct kg_prompts){.data = &x->data, .record = x->rows, .n = EPISODES};
 }
 
-static void release(struct rollout *x)
-{
-    kg_rollout_free(x->engine);
-    kg_episodes_close(x->instant);
-    kg_episodes_close(x->slow);
-    kg_tokenizer_close(x->tok);
-    kg_model_free(x->model);
-}
-
 static kg_status init(struct rollout *x, const struct kg_bench_report *r,
                       struct kg_err *err)
 {
@@ -247,7 +238,11 @@ kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err)
     kg_status status = init(x, r, err);
     if (status == KG_OK)
         status = compare(r, x, err);
-    release(x);
+    kg_rollout_free(x->engine);
+    kg_episodes_close(x->instant);
+    kg_episodes_close(x->slow);
+    kg_tokenizer_close(x->tok);
+    kg_model_free(x->model);
     kg_mem_free(x);
     return status;
 }

@@ -54,15 +54,6 @@ static kg_status take_memory(struct gradient *g, struct kg_ranks *r,
     return g->seconds ? KG_OK : err->code;
 }
 
-static void release(struct gradient *g)
-{
-    if (g->came)
-        kg_buf_free(g->lane.backend, g->came);
-    kg_slab_release(&g->lane);
-    kg_mem_free(g->parts);
-    kg_mem_free(g->seconds);
-}
-
 /* What was launched is done. */
 static kg_status settle(const struct gradient *g, struct kg_err *err)
 {
@@ -198,6 +189,10 @@ kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
         status = take_turns(&t, &g, err);
     if (status == KG_OK)
         status = kg_ranks_agree(ranks, put(out, &g, &t, json, err), "bench ranks", err);
-    release(&g);
+    if (g.came)
+        kg_buf_free(g.lane.backend, g.came);
+    kg_slab_release(&g.lane);
+    kg_mem_free(g.parts);
+    kg_mem_free(g.seconds);
     return status;
 }

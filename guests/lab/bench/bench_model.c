@@ -118,13 +118,6 @@ static kg_status neighbour_start(pid_t *pid, struct kg_err *err)
     _exit(0);
 }
 
-static void neighbour_stop(pid_t pid)
-{
-    kill(pid, SIGKILL);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        continue;
-}
-
 /* What crosses to a device and back, of so many tokens and steps; beside it what is
  * planned: positions, ids and numbers of tokens. */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
@@ -222,7 +215,9 @@ static kg_status run_beside_neighbour(double *seconds, void *user, struct kg_err
 
     KG_TRY(neighbour_start(&pid, err));
     kg_status status = run_decoding(seconds, user, err);
-    neighbour_stop(pid);
+    kill(pid, SIGKILL);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
     return status;
 }
 

@@ -100,16 +100,6 @@ static kg_status choose(struct step *s, const struct kg_preset *preset,
 
 /* ---- what a step does ---- */
 
-static void read_rows(struct step *s)
-{
-    for (int n = 0; n < N; n++) {
-        s->logp[n] = (double)s->head_logp[n];
-        s->entropy[n] = (double)s->head_entropy[n];
-    }
-    for (int i = 0; i < N * columns(s); i++)
-        s->at[i] = (double)s->head_at[i];
-}
-
 static kg_status advantages_and_weights(struct step *s, struct kg_err *err)
 {
     static const double part_weight[PARTS] = {1, 0.5};
@@ -167,7 +157,12 @@ static kg_status run_step(double *seconds, void *user, struct kg_err *err)
                                   .a_entropy = s->a_entropy,
                                   .a_kl_exact = s->a_exact};
 
-    read_rows(s);
+    for (int n = 0; n < N; n++) {
+        s->logp[n] = (double)s->head_logp[n];
+        s->entropy[n] = (double)s->head_entropy[n];
+    }
+    for (int i = 0; i < N * columns(s); i++)
+        s->at[i] = (double)s->head_at[i];
     KG_TRY(advantages_and_weights(s, err));
     if (kg_algo_scope(&s->algo) == KG_SCOPE_BATCH)
         KG_TRY(kg_policy_select(s->selected, &s->algo, &batch, err));

@@ -207,17 +207,6 @@ static kg_status room_for_results(struct kg_golden_batch *e, struct kg_err *err)
     return kg_golden_reals(&e->grad.kl_term, e->g, N, err);
 }
 
-/* Batch-scope rows choose their tokens from the whole batch. */
-static kg_status select_tokens(struct kg_golden_batch *e, struct kg_err *err)
-{
-    uint8_t *selected = kg_golden_room(e->g, e->b.n_tokens, 1, err);
-
-    if (!selected)
-        return err->code;
-    e->b.selected = selected;
-    return kg_policy_select(selected, &e->algo, &e->b, err);
-}
-
 kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg, struct kg_err *err)
 {
     int64_t N = e->b.n_tokens;
@@ -240,8 +229,15 @@ kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg, struct kg_err *
     e->b.pg_weight = with_pg ? w : zero;
     e->b.kl_weight = e->b.entropy_weight = w;
     KG_TRY(room_for_results(e, err));
-    if (kg_algo_scope(&e->algo) == KG_SCOPE_BATCH)
-        KG_TRY(select_tokens(e, err));
+    if (kg_algo_scope(&e->algo) == KG_SCOPE_BATCH) {
+        /* Batch-scope rows choose their tokens from the whole batch. */
+        uint8_t *selected = kg_golden_room(e->g, e->b.n_tokens, 1, err);
+
+        if (!selected)
+            return err->code;
+        e->b.selected = selected;
+        KG_TRY(kg_policy_select(selected, &e->algo, &e->b, err));
+    }
     return kg_policy_loss(&e->grad, &e->algo, &e->b, err);
 }
 

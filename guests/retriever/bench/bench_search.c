@@ -170,14 +170,6 @@ static kg_status take(struct pass *p, enum kg_code code, struct kg_err *err)
     return put_questions(p, err);
 }
 
-static void give_back(struct pass *p)
-{
-    kg_buf_unpin(p->be, p->down);
-    kg_mem_free(p->asked);
-    kg_buf_free(p->be, p->questions);
-    kg_buf_free(p->be, p->codes.data);
-}
-
 static kg_status bench_one(struct kg_bench_report *r, struct pass *p, const char *code,
                            struct kg_err *err)
 {
@@ -243,7 +235,10 @@ kg_status kg_bench_search_of(struct kg_bench_report *r, int64_t passages, int re
             status = bench_one(r, &p, names[code], err);
         if (status == KG_OK)
             status = bench_many(r, &p, names[code], err);
-        give_back(&p);
+        kg_buf_unpin(p.be, p.down);
+        kg_mem_free(p.asked);
+        kg_buf_free(p.be, p.questions);
+        kg_buf_free(p.be, p.codes.data);
     }
     return status;
 }
