@@ -629,10 +629,8 @@ static kg_status make_cells(struct kg_cells *out, struct reading *r, struct kg_e
         return kg_fail(err, KG_ENOTFOUND,
                        "expected a cell '%s' to count from, found none", opts->start);
     out->n_metrics = opts->n_metrics;
-    out->cell = kg_mem_calloc(r->n + opts->n_differences, sizeof *out->cell, "cells",
-                              err);
-    if (!out->cell)
-        return err->code;
+    KG_TRY(kg_mem_new(&out->cell, r->n + opts->n_differences, sizeof *out->cell, "cells",
+                      err));
     for (size_t i = 0; i < r->n; i++)
         qsort(r->group[i].row, r->group[i].n, sizeof *r->group[i].row, by_pair);
     for (size_t i = 0; i < opts->n_differences; i++)

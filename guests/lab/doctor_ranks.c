@@ -57,8 +57,7 @@ static kg_status take(struct gradient *g, const struct kg_backend *be, struct kg
 {
     KG_TRY(kg_slab_init(&g->sum, be, ELEMENTS, "sum", err));
     KG_TRY(kg_slab_init(&g->lane, be, ELEMENTS, "sum", err));
-    g->values = kg_mem_calloc(ELEMENTS, sizeof *g->values, "sum", err);
-    return g->values ? KG_OK : err->code;
+    return kg_mem_new(&g->values, ELEMENTS, sizeof *g->values, "sum", err);
 }
 
 static void release(struct gradient *g)

@@ -441,8 +441,7 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
             path.text, b->group, b->n_trajs);
     kg_rl_compare_sums(b->trajs, b->n_trajs, (size_t)b->group, &r->run.in);
     b->n_learned = b->n_trajs;
-    b->grades = kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err);
-    return b->grades ? KG_OK : err->code;
+    return kg_mem_new(&b->grades, b->n_trajs, sizeof *b->grades, "grades", err);
 }
 
 /* ---- what the dump leaves out ---- */
@@ -630,9 +629,8 @@ static kg_status keep_groups(struct replay *r, struct kg_err *err)
     r->out->group_bytes = bytes;
     if (!r->run.state.anchor || bytes > KG_REPLAY_MOST_BYTES)
         return KG_OK;
-    r->exact_of = kg_mem_calloc(r->out->groups, sizeof *r->exact_of,
-                                "gradients of groups", err);
-    return r->exact_of ? KG_OK : err->code;
+    return kg_mem_new(&r->exact_of, r->out->groups, sizeof *r->exact_of,
+                      "gradients of groups", err);
 }
 
 /* ---- the parts of the loss ---- */

@@ -97,9 +97,7 @@ static kg_status settings_of(struct settings *s, const struct kg_cells *c,
     *s = (struct settings){0};
     if (c->n == 0)
         return KG_OK;
-    s->of = kg_mem_calloc(c->n, sizeof(const struct kg_cell *), "settings", err);
-    if (!s->of)
-        return err->code;
+    KG_TRY(kg_mem_new(&s->of, c->n, sizeof(const struct kg_cell *), "settings", err));
     for (size_t i = 0; i < c->n; i++)
         if (is_first(c, i, same_setting))
             s->of[s->n++] = &c->cell[i];

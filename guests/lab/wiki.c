@@ -82,9 +82,7 @@ uint64_t kg_wiki_draw(const struct kg_wiki *w, enum kg_wiki_draw what, int64_t i
 static kg_status draw_order(uint32_t **order, const struct kg_wiki *w, int64_t n,
                             uint64_t draw, struct kg_err *err)
 {
-    *order = kg_mem_calloc((size_t)n, sizeof **order, "made-up world", err);
-    if (!*order)
-        return err->code;
+    KG_TRY(kg_mem_new(order, (size_t)n, sizeof **order, "made-up world", err));
     kg_rng_permutation(*order, (uint32_t)n, key_of(w), draw);
     return KG_OK;
 }

@@ -69,9 +69,7 @@ static kg_status copy(struct copies *c, float **to, bool wanted, const double *f
     *to = NULL;
     if (!wanted)
         return KG_OK;
-    *to = kg_mem_calloc((size_t)n, sizeof **to, "rows of the head", err);
-    if (!*to)
-        return err->code;
+    KG_TRY(kg_mem_new(to, (size_t)n, sizeof **to, "rows of the head", err));
     c->block[c->n++] = *to;
     for (int64_t i = 0; from && i < n; i++)
         (*to)[i] = (float)from[i];

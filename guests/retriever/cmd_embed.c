@@ -201,10 +201,8 @@ static kg_status open_window(struct window *w, struct kg_err *err)
     KG_TRY(kg_embedder_open(&w->embedder, w->encoder, err));
     kg_encoder_info(&info, w->encoder);
     w->dim = info.dim;
-    w->vectors = kg_mem_calloc(WINDOW * (size_t)info.dim, sizeof *w->vectors, "vectors",
-                               err);
-    if (!w->vectors)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&w->vectors, WINDOW * (size_t)info.dim, sizeof *w->vectors,
+                      "vectors", err));
     if (!plain_lines)
         KG_TRY(kg_jsonl_open_stream(&w->in, stdin, "stdin", err));
     if (!npy_path)

@@ -53,9 +53,7 @@ static kg_status reserve(struct kg_block *block, size_t bytes, const char *what,
     }
     kg_mem_free(block->memory);
     block->capacity = 0;
-    block->memory = kg_mem_calloc(bytes, 1, what, err);
-    if (!block->memory)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&block->memory, bytes, 1, what, err));
     block->capacity = bytes;
     return KG_OK;
 }

@@ -136,6 +136,15 @@ void kg_mem_free(void *block)
         free(h);
 }
 
+kg_status kg_mem_new(void *block, size_t count, size_t size, const char *what,
+                     struct kg_err *err)
+{
+    void *fresh = kg_mem_calloc(count, size, what, err);
+
+    memcpy(block, &fresh, sizeof fresh);
+    return fresh ? KG_OK : KG_ENOMEM;
+}
+
 void *kg_mem_copy(const void *bytes, size_t n, const char *what, struct kg_err *err)
 {
     void *copy = kg_mem_calloc(n, 1, what, err);

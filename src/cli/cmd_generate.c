@@ -265,9 +265,7 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
 {
     size_t n_short = 0;
     *longest = 2;
-    j->requests = kg_mem_calloc(j->n, sizeof *j->requests, "requests", err);
-    if (j->requests == NULL)
-        return err->code;
+    KG_TRY(kg_mem_new(&j->requests, j->n, sizeof *j->requests, "requests", err));
     for (size_t i = 0; i < j->n; i++) {
         size_t n = j->from[i + 1] - j->from[i];
         int32_t limit = limit_of(j, n);
@@ -291,8 +289,7 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
                     n_short, j->n, (long long)max_tokens,
                     j->l.model->config.max_positions);
     j->n_trajs = j->n * (size_t)n_samples;
-    j->trajs = kg_mem_calloc(j->n_trajs, sizeof *j->trajs, "answers", err);
-    return j->trajs ? KG_OK : err->code;
+    return kg_mem_new(&j->trajs, j->n_trajs, sizeof *j->trajs, "answers", err);
 }
 
 /* ---- output ---- */

@@ -98,13 +98,10 @@ static kg_status score_window(struct window *w, const struct kg_model *m,
     kg_mem_free(w->logp);
     kg_mem_free(w->entropy);
     w->entropy = NULL;
-    w->logp = kg_mem_calloc(w->from[w->n], sizeof *w->logp, "log-probs", err);
-    if (w->logp == NULL)
-        return err->code;
+    KG_TRY(kg_mem_new(&w->logp, w->from[w->n], sizeof *w->logp, "log-probs", err));
     if (entropy) {
-        w->entropy = kg_mem_calloc(w->from[w->n], sizeof *w->entropy, "entropies", err);
-        if (w->entropy == NULL)
-            return err->code;
+        KG_TRY(
+            kg_mem_new(&w->entropy, w->from[w->n], sizeof *w->entropy, "entropies", err));
     }
     for (size_t i = 0; i < w->n; i++) {
         size_t at = w->from[i];

@@ -172,9 +172,7 @@ static kg_status take_value(struct cursor *c, struct kg_gguf_value *v)
 
 static kg_status take_values(struct cursor *c, struct kg_gguf_value **values, size_t n)
 {
-    *values = kg_mem_calloc(n, sizeof **values, "metadata", c->err);
-    if (!*values)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(values, n, sizeof **values, "metadata", c->err));
     for (size_t i = 0; i < n; i++)
         KG_TRY(take_value(c, &(*values)[i]));
     return KG_OK;

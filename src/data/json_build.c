@@ -46,9 +46,7 @@ static void empty(struct kg_json_doc *doc)
 kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
                                  struct kg_err *err)
 {
-    *b = kg_mem_calloc(1, sizeof **b, "JSON document", err);
-    if (!*b)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(b, 1, sizeof **b, "JSON document", err));
     (*b)->max_bytes = max_bytes;
     return KG_OK;
 }

@@ -176,9 +176,7 @@ static void zst_free(struct kg_zst_writer *w)
 
 static kg_status zst_make(struct kg_zst_writer *w, const char *path, struct kg_err *err)
 {
-    w->out = kg_mem_calloc(OUT_BYTES, 1, path, err);
-    if (!w->out)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&w->out, OUT_BYTES, 1, path, err));
     w->zstd = ZSTD_createCCtx();
     if (!w->zstd)
         return kg_fail(err, KG_ENOMEM, "%s: no memory for compression", path);

@@ -126,9 +126,7 @@ static kg_status names_index(struct names *names, struct kg_err *err)
 {
     const char *p = names->pool.data;
 
-    names->at = kg_mem_calloc(names->n, sizeof *names->at, "names", err);
-    if (!names->at)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&names->at, names->n, sizeof *names->at, "names", err));
     for (size_t i = 0; i < names->n; i++, p += strlen(p) + 1)
         names->at[i] = p;
     return KG_OK;

@@ -71,9 +71,8 @@ static kg_status read_groups(struct kg_parquet *file, const struct kg_thrift *fo
         (f->groups.n > 0 && f->groups.type != KG_THRIFT_STRUCT))
         return kg_fail(err, KG_EFORMAT, "%s: expected at most %d row groups, found %u",
                        file->name, KG_PARQUET_MAX_GROUPS, f->groups.n);
-    file->groups = kg_mem_calloc(f->groups.n, sizeof *file->groups, "row groups", err);
-    if (!file->groups)
-        return KG_ENOMEM;
+    KG_TRY(
+        kg_mem_new(&file->groups, f->groups.n, sizeof *file->groups, "row groups", err));
     file->n_groups = f->groups.n;
     for (size_t i = 0; i < file->n_groups; i++)
         KG_TRY(read_group(file, &t, i, err));
@@ -89,9 +88,7 @@ static kg_status read_writer(struct kg_parquet *file, const struct kg_thrift_byt
 {
     size_t n = from->n < 200 ? from->n : 200;
 
-    file->writer = kg_mem_calloc(n + 1, 1, "footer", err);
-    if (!file->writer)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&file->writer, n + 1, 1, "footer", err));
     if (n > 0)
         memcpy(file->writer, from->data, n);
     return KG_OK;

@@ -26,9 +26,7 @@ kg_status kg_parquet_buffer_need(struct kg_parquet_buffer *b, struct kg_parquet 
                        "open columns: expected at most %d bytes, found %zu in use and "
                        "%zu more needed",
                        KG_PARQUET_MAX_HELD_BYTES, file->held_bytes, bytes);
-    b->data = kg_mem_calloc(bytes, 1, "Parquet page", err);
-    if (!b->data)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&b->data, bytes, 1, "Parquet page", err));
     b->capacity = bytes;
     file->held_bytes += bytes;
     return KG_OK;

@@ -198,9 +198,7 @@ static kg_status read_name(char **name, const struct kg_parquet *file, size_t i,
                        "%s: schema element %zu: expected a name in UTF-8 of at most %d "
                        "bytes, found %zu others",
                        file->name, i, MAX_NAME_BYTES, n);
-    *name = kg_mem_calloc(n + 1, 1, "schema", err);
-    if (!*name)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(name, n + 1, 1, "schema", err));
     if (n > 0)
         memcpy(*name, from->data, n);
     return KG_OK;

@@ -441,10 +441,8 @@ kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *co
     char name[KG_ST_MAX_NAME];
 
     assert(!set->renamed);
-    set->renamed = kg_mem_calloc(set->n_tensors, sizeof *set->renamed, "tensor names",
-                                 err);
-    if (!set->renamed)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&set->renamed, set->n_tensors, sizeof *set->renamed, "tensor names",
+                      err));
     for (size_t i = 0; i < set->n_tensors; i++) {
         struct kg_st_tensor *t = &set->tensors[i];
 
@@ -499,9 +497,7 @@ static kg_status list_shards(struct shards *out, const struct kg_json_doc *doc,
 {
     size_t n = kg_json_size(map);
 
-    out->names = kg_mem_calloc(n, sizeof *out->names, "shard names", err);
-    if (!out->names)
-        return err->code;
+    KG_TRY(kg_mem_new(&out->names, n, sizeof *out->names, "shard names", err));
     for (size_t i = 0; i < n; i++) {
         const char *shard;
 
@@ -655,9 +651,7 @@ struct kg_st_writer {
 static kg_status plan(struct kg_st_writer *w, const struct kg_st_decl *decls, size_t n,
                       struct kg_err *err)
 {
-    w->slots = kg_mem_calloc(n, sizeof *w->slots, "tensor declarations", err);
-    if (!w->slots)
-        return err->code;
+    KG_TRY(kg_mem_new(&w->slots, n, sizeof *w->slots, "tensor declarations", err));
     for (size_t i = 0; i < n; i++) {
         const struct dtype_row *dtype = find_dtype(decls[i].dtype);
 

@@ -366,9 +366,7 @@ static kg_status ask(struct kg_request **requests, struct kg_share *mine,
                      const struct kg_eval_opts *opts, const struct kg_ranks *ranks,
                      struct kg_err *err)
 {
-    *requests = kg_mem_calloc(prompts->n, sizeof **requests, "requests", err);
-    if (!*requests)
-        return err->code;
+    KG_TRY(kg_mem_new(requests, prompts->n, sizeof **requests, "requests", err));
     for (size_t i = 0; i < prompts->n; i++)
         (*requests)[i] = kg_eval_request(m, prompts, i, 0, opts->samples, opts);
     *mine = kg_eval_share(*requests, prompts->n, ranks);

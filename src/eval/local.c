@@ -247,9 +247,7 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
 
     if (w->n_requests == 0)
         return KG_OK;
-    w->trajs = kg_mem_calloc(w->n_trajs, sizeof *w->trajs, "evaluated answers", err);
-    if (!w->trajs)
-        return err->code;
+    KG_TRY(kg_mem_new(&w->trajs, w->n_trajs, sizeof *w->trajs, "evaluated answers", err));
     if (w->episodes)
         status = kg_episodes_run(w->episodes, w->engine, w->trajs, w->requests,
                                  w->n_requests, &sampling, &w->prompts, NULL, err);

@@ -455,9 +455,7 @@ kg_status kg_eval_score_init(struct kg_eval_score *s,
 
     *s = (struct kg_eval_score){.problems = problems, .samples = samples};
     KG_TRY(check_ks(ks, samples, err));
-    s->metrics = kg_mem_calloc(most, sizeof *s->metrics, "metrics", err);
-    if (!s->metrics)
-        return err->code;
+    KG_TRY(kg_mem_new(&s->metrics, most, sizeof *s->metrics, "metrics", err));
     KG_TRY_GOTO(fail, add_plain(s, &from, ACCURACY, err));
     for (int i = 0; i < ks->n_pass; i++)
         KG_TRY_GOTO(fail, add_pass(s, &from, ks->pass[i], err));
@@ -497,9 +495,8 @@ kg_status kg_eval_score_mean(struct kg_eval_score *mean,
                              struct kg_err *err)
 {
     *mean = (struct kg_eval_score){0};
-    mean->metrics = kg_mem_calloc(scores[0]->n, sizeof *mean->metrics, "metrics", err);
-    if (!mean->metrics)
-        return err->code;
+    KG_TRY(
+        kg_mem_new(&mean->metrics, scores[0]->n, sizeof *mean->metrics, "metrics", err));
     for (size_t i = 0; i < n; i++)
         mean->problems += scores[i]->problems;
     for (size_t i = 0; i < scores[0]->n; i++) {

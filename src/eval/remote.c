@@ -364,9 +364,7 @@ static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
     bool never_fits = r->max_len > 0 && set->sampling.max_tokens >= r->max_len;
     kg_status status = KG_OK;
 
-    q.room = kg_mem_calloc(set->data.n, sizeof *q.room, "room of problems", err);
-    if (!q.room)
-        return err->code;
+    KG_TRY(kg_mem_new(&q.room, set->data.n, sizeof *q.room, "room of problems", err));
     for (size_t p = 0; p < set->data.n; p++)
         q.room[p] = never_fits ? LESS : ENOUGH;
     KG_TRY_GOTO(out, open_client(r, err));

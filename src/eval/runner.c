@@ -823,9 +823,7 @@ static kg_status work_init(struct work *w, const struct kg_eval_run *run,
     w->run = run;
     w->ranks = ranks_of(run);
     w->lines.max = w->sent.max = SIZE_MAX / 2;
-    w->sets = kg_mem_calloc(run->suite->n, sizeof *w->sets, "sets", err);
-    if (!w->sets)
-        return err->code;
+    KG_TRY(kg_mem_new(&w->sets, run->suite->n, sizeof *w->sets, "sets", err));
     for (; w->n < run->suite->n; w->n++) {
         struct set_work *s = &w->sets[w->n];
 

@@ -151,9 +151,7 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
     char prefix[KG_SUITE_NAME_BYTES + 8];
 
-    s->rows = kg_mem_calloc((s->n + 1) * PER_SET, sizeof *s->rows, "suite", err);
-    if (!s->rows)
-        return err->code;
+    KG_TRY(kg_mem_new(&s->rows, (s->n + 1) * PER_SET, sizeof *s->rows, "suite", err));
     KG_TRY(add_rows(s->rows, "defaults", true, err));
     for (size_t i = 0; i < s->n; i++) {
         snprintf(prefix, sizeof prefix, "sets.%s", s->names[i]);
@@ -214,9 +212,7 @@ static kg_status read_names(struct kg_suite *s, const char *path, struct kg_err 
 
 static kg_status only_name(struct kg_suite *s, struct kg_err *err)
 {
-    s->names = kg_mem_calloc(1, sizeof *s->names, "suite", err);
-    if (!s->names)
-        return err->code;
+    KG_TRY(kg_mem_new(&s->names, 1, sizeof *s->names, "suite", err));
     s->names[0] = kg_mem_strdup(KG_EVAL_SET, err);
     if (!s->names[0])
         return err->code;
@@ -869,9 +865,7 @@ kg_status kg_suite_check_excluded(const struct kg_suite *s,
 kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
                         const char *data_dir, struct kg_err *err)
 {
-    *sets = kg_mem_calloc(s->n, sizeof **sets, "sets", err);
-    if (!*sets)
-        return err->code;
+    KG_TRY(kg_mem_new(sets, s->n, sizeof **sets, "sets", err));
     for (size_t i = 0; i < s->n; i++) {
         if (kg_eval_set_init(&(*sets)[i], s, i, data_dir, err) == KG_OK)
             continue;

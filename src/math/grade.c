@@ -562,9 +562,7 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
     struct kg_math_job job = {.opts = opts, .answer = answer, .result = r};
 
     kg_str_clear(&r->extracted);
-    job.tree = kg_mem_calloc(1, sizeof *job.tree, "grading", err);
-    if (!job.tree)
-        return err->code;
+    KG_TRY(kg_mem_new(&job.tree, 1, sizeof *job.tree, "grading", err));
     kg_math_budget_start(&job.budget);
     kg_status status = grade_golds(&job, golds, n_golds, err);
     kg_mem_free(job.tree);

@@ -292,8 +292,8 @@ static kg_status take_room(struct collect *c, struct kg_err *err)
     if (!c->ends)
         return err->code;
     if (c->direct) {
-        c->parts = kg_mem_calloc(2 * n, sizeof *c->parts, "weights of all ranks", err);
-        return c->parts ? KG_OK : err->code;
+        return kg_mem_new(&c->parts, 2 * n, sizeof *c->parts, "weights of all ranks",
+                          err);
     }
     if (packed > 0)
         c->packed = kg_buf_pin(c->m->backend, packed, "a piece of weights", err);

@@ -141,9 +141,7 @@ static kg_status list(struct job *j, struct kg_err *err)
 {
     const bool adapters = j->opts->adapter != NULL;
 
-    j->outs = kg_mem_calloc(2 * j->m->n_base, sizeof *j->outs, "tensors", err);
-    if (!j->outs)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&j->outs, 2 * j->m->n_base, sizeof *j->outs, "tensors", err));
     for (size_t i = 0; i < j->m->n_base; i++) {
         const struct kg_param *p = &j->m->params[i];
         enum kg_dtype dtype;
@@ -309,9 +307,7 @@ static kg_status declare_rope(struct job *j, const struct kg_json *config,
     const int64_t pairs = kg_rope_pairs(&j->m->config);
 
     for (int i = 0; i < 3; i++) {
-        j->rope[i] = kg_mem_calloc((size_t)pairs, sizeof(float), "rope", err);
-        if (!j->rope[i])
-            return KG_ENOMEM;
+        KG_TRY(kg_mem_new(&j->rope[i], (size_t)pairs, sizeof(float), "rope", err));
         if (kg_gguf_rope_factors(j->rope[i], i, config, pairs) > 0) {
             KG_TRY(kg_gguf_declare(&j->w, kg_gguf_rope_names[i], 1, &pairs,
                                    kg_quant_named("F32"), err));

@@ -55,9 +55,7 @@ static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
     kv->backend = m->backend;
     kv->config = &m->config;
     kv->layers = m->config.layers;
-    kv->k = kg_mem_calloc(2 * (size_t)kv->layers, sizeof *kv->k, "KV pools", err);
-    if (!kv->k)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&kv->k, 2 * (size_t)kv->layers, sizeof *kv->k, "KV pools", err));
     kv->v = kv->k + kv->layers;
     for (int32_t i = 0; i < 2 * kv->layers; i++) {
         const enum kg_kv_kind kind = kg_kv_kind_of(kv->config, i % kv->layers);

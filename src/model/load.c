@@ -324,9 +324,8 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
     if (is_plain(s->t) && (s->dtype == KG_F32 || s->dtype == KG_BF16) &&
         (uintptr_t)s->t->data % align == 0)
         return KG_OK;
-    s->piece = kg_mem_calloc((size_t)(s->rows * p->cols), kg_dtype_traits(m->ct)->bytes,
-                             "a piece of a checkpoint", err);
-    return s->piece ? KG_OK : KG_ENOMEM;
+    return kg_mem_new(&s->piece, (size_t)(s->rows * p->cols),
+                      kg_dtype_traits(m->ct)->bytes, "a piece of a checkpoint", err);
 }
 
 /* A piece that the host has, for an operation: itself where that may read it. */

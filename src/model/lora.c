@@ -321,9 +321,8 @@ static kg_status read_pair(struct pair *out, const struct kg_model *m,
 {
     const int64_t r = p->adapter->a->rows, count = r * p->cols;
 
-    out->a = kg_mem_calloc((size_t)(count + n * r), sizeof *out->a, "an adapter", err);
-    if (!out->a)
-        return KG_ENOMEM;
+    KG_TRY(
+        kg_mem_new(&out->a, (size_t)(count + n * r), sizeof *out->a, "an adapter", err));
     out->b = out->a + count;
     KG_TRY(kg_slab_read(out->a, &m->master, p->adapter->a->offset, count, err));
     return kg_slab_read(out->b, &m->master, p->adapter->b->offset + row * r, n * r, err);

@@ -103,9 +103,8 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
                           .part = opts->part};
     if (!plan->weights && m->master.data && !opts->merge)
         plan->weights = &m->master;
-    plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
-    if (!plan->shards)
-        return KG_ENOMEM;
+    KG_TRY(
+        kg_mem_new(&plan->shards, m->n_params, sizeof *plan->shards, "shard list", err));
     uint64_t used = 0;
     for (size_t i = first; i < end; i++) {
         const uint64_t bytes = tensor_bytes(&m->params[i], plan->dtype);

@@ -128,8 +128,7 @@ kg_status kg_slab_room(float **room, const struct kg_slab *s, struct kg_err *err
     *room = NULL;
     if (s->backend->host_memory)
         return KG_OK;
-    *room = kg_mem_calloc(KG_SLAB_RUN, sizeof **room, "a piece of a slab", err);
-    return *room ? KG_OK : KG_ENOMEM;
+    return kg_mem_new(room, KG_SLAB_RUN, sizeof **room, "a piece of a slab", err);
 }
 
 kg_status kg_slab_see(struct kg_vec *v, float *room, const struct kg_slab *s,

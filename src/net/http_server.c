@@ -558,8 +558,7 @@ static kg_status open_all(struct kg_http_server *s, struct kg_err *err)
         return kg_fail(err, KG_EIO, "epoll: %s", strerror(errno));
     KG_TRY(watch_own(s, s->listener, &s->listener, err));
     KG_TRY(watch_own(s, s->waker, &s->waker, err));
-    s->buffer = kg_mem_calloc(KG_HTTP_READ_BYTES, 1, "read buffer", err);
-    return s->buffer ? KG_OK : err->code;
+    return kg_mem_new(&s->buffer, KG_HTTP_READ_BYTES, 1, "read buffer", err);
 }
 
 /* Signals are for the program's other threads. */

@@ -506,10 +506,8 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
     KG_TRY(check_scores(out, algo, scores, err));
     if (kg_advantage_drops(scores))
         return kg_advantage_of_kept(out, algo, scores, err);
-    block = kg_mem_calloc(2 * s + (row->token ? n : 0), sizeof(double), "advantages",
-                          err);
-    if (!block)
-        return err->code;
+    KG_TRY(kg_mem_new(&block, 2 * s + (row->token ? n : 0), sizeof(double), "advantages",
+                      err));
     job.score = block;
     job.seq = block + s;
     job.returns = out->returns ? out->returns : block + 2 * s;

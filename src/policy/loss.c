@@ -410,9 +410,7 @@ kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo
         if (batch->seq_begin[i + 1] - batch->seq_begin[i] > longest)
             longest = batch->seq_begin[i + 1] - batch->seq_begin[i];
     clear(grad, batch, w.k);
-    w.in = kg_mem_calloc((size_t)longest, sizeof *w.in, "policy terms", err);
-    if (!w.in)
-        return err->code;
+    KG_TRY(kg_mem_new(&w.in, (size_t)longest, sizeof *w.in, "policy terms", err));
     w.out = kg_mem_calloc((size_t)longest, sizeof *w.out, "policy terms", err);
     kg_status status = w.out ? evaluate(&w, err) : err->code;
     kg_mem_free(w.out);

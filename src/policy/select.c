@@ -194,10 +194,8 @@ kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
     if (algo->surrogate->about.scope != KG_SCOPE_BATCH)
         return KG_OK;
     KG_TRY(check_finite(whole, err));
-    ranked = kg_mem_calloc((size_t)whole->n_tokens + 1, sizeof *ranked, "ranked tokens",
-                           err);
-    if (!ranked)
-        return err->code;
+    KG_TRY(kg_mem_new(&ranked, (size_t)whole->n_tokens + 1, sizeof *ranked,
+                      "ranked tokens", err));
     if (algo->surrogate->token == kg_pg_m2po)
         pick_second_moment(selected, ranked, algo, whole);
     else

@@ -52,9 +52,7 @@ static kg_status open_run(struct kg_report_run *run, const char *dir, struct kg_
 kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
                              struct kg_err *err)
 {
-    *run = kg_mem_calloc(1, sizeof **run, "a report", err);
-    if (!*run)
-        return err->code;
+    KG_TRY(kg_mem_new(run, 1, sizeof **run, "a report", err));
     kg_history_init(&(*run)->history);
     kg_status status = open_run(*run, dir, err);
     if (status == KG_OK)

@@ -81,9 +81,7 @@ static kg_status widen(struct seen *seen, struct kg_err *err)
 {
     struct seen wider = {.capacity = seen->capacity ? 2 * seen->capacity : 1024};
 
-    wider.entries = kg_mem_calloc(wider.capacity, sizeof *wider.entries, "ids", err);
-    if (!wider.entries)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&wider.entries, wider.capacity, sizeof *wider.entries, "ids", err));
     for (size_t i = 0; i < seen->capacity; i++)
         if (seen->entries[i].hash != 0)
             place(&wider, &seen->entries[i]);
@@ -299,9 +297,7 @@ static kg_status builder_open(struct builder *b, struct kg_err *err)
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (code != SQLITE_OK)
         return kg_sql_fail(err, b->db, code, b->temporary.data, "create the index");
-    b->lengths = kg_mem_calloc(KG_LENGTHS_A_ROW, sizeof *b->lengths, "lengths", err);
-    if (!b->lengths)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&b->lengths, KG_LENGTHS_A_ROW, sizeof *b->lengths, "lengths", err));
     b->start = kg_clock_seconds();
     KG_TRY(wrap_tokenizer(b, err));
     KG_TRY(make_tables(b, err));

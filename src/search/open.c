@@ -164,10 +164,8 @@ static kg_status read_lengths(struct kg_index *index, sqlite3 *db, struct kg_err
     int64_t at = 0;
     kg_status status;
 
-    index->lengths = kg_mem_calloc((size_t)index->info.passages, sizeof *index->lengths,
-                                   "lengths of passages", err);
-    if (!index->lengths)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&index->lengths, (size_t)index->info.passages,
+                      sizeof *index->lengths, "lengths of passages", err));
     KG_TRY(kg_sql_prepare(&get, db, index->path,
                           "SELECT words FROM length ORDER BY chunk", err));
     while (sqlite3_step(get) == SQLITE_ROW)

@@ -63,9 +63,7 @@ kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *pas
 
     for (size_t i = 0; i < n; i++)
         bytes += strlen(passages[i].id) + strlen(passages[i].contents) + 2;
-    q->passages = kg_mem_calloc(bytes, 1, "passages", err);
-    if (!q->passages)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&q->passages, bytes, 1, "passages", err));
     q->n_passages = n;
     q->bytes = bytes;
     char *text = (char *)(q->passages + n);
@@ -146,9 +144,7 @@ static kg_status make_room(struct kg_retriever *r, struct kg_err *err)
 
     if (r->n_questions < n)
         return KG_OK;
-    fresh = kg_mem_calloc(2 * n, sizeof *fresh, "table of queries", err);
-    if (!fresh)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&fresh, 2 * n, sizeof *fresh, "table of queries", err));
     r->buckets = fresh;
     r->n_buckets = 2 * n;
     r->n_questions = 0;
@@ -234,10 +230,8 @@ static kg_status open_row(struct kg_retriever *r, const struct kg_retriever_opts
                           struct kg_err *err)
 {
     r->n_buckets = 1024;
-    r->buckets = kg_mem_calloc(r->n_buckets, sizeof(struct kg_question *),
-                               "table of queries", err);
-    if (!r->buckets)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&r->buckets, r->n_buckets, sizeof(struct kg_question *),
+                      "table of queries", err));
     r->cache = o->cache < 0 ? 0 : o->cache;
     r->cache_bytes = o->cache_bytes;
     r->timeout_ms = o->timeout_ms;

@@ -75,10 +75,8 @@ static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
     for (size_t i = 0; i < e->max_in_flight; i++) {
         struct request *r = &e->requests[i];
 
-        r->questions = kg_mem_calloc(e->batch, sizeof(struct kg_question *), "requests",
-                                     err);
-        if (!r->questions)
-            return KG_ENOMEM;
+        KG_TRY(kg_mem_new(&r->questions, e->batch, sizeof(struct kg_question *),
+                          "requests", err));
     }
     return kg_http_client_open(&e->client, &http, err);
 }

@@ -23,8 +23,7 @@ kg_status kg_env_calculator_open(void **state, const struct kg_env_opts *opts,
                                  struct kg_err *err)
 {
     (void)opts;
-    *state = kg_mem_calloc(1, sizeof(struct calculator), "calculator", err);
-    return *state ? KG_OK : err->code;
+    return kg_mem_new(state, 1, sizeof(struct calculator), "calculator", err);
 }
 
 void kg_env_calculator_close(void *state) { kg_mem_free(state); }

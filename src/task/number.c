@@ -197,9 +197,7 @@ static kg_status append_start(struct kg_record *r, struct kg_err *err)
 
     if (!kg_task_has_question(r) || (n > 0 && r->prompt[n - 1] == START))
         return KG_OK;
-    prompt = kg_mem_calloc(n + 2, 1, "prompt", err);
-    if (!prompt)
-        return err->code;
+    KG_TRY(kg_mem_new(&prompt, n + 2, 1, "prompt", err));
     memcpy(prompt, r->prompt, n);
     prompt[n] = START;
     return kg_task_set_question(r, prompt, err);

@@ -50,9 +50,7 @@ static kg_status sorted_words(struct kg_qa_text **words, size_t *n, struct kg_qa
     size_t from = 0;
 
     *n = 0;
-    *words = kg_mem_calloc(t.n / 2 + 1, sizeof **words, "words of an answer", err);
-    if (!*words)
-        return err->code;
+    KG_TRY(kg_mem_new(words, t.n / 2 + 1, sizeof **words, "words of an answer", err));
     for (size_t i = 0; i <= t.n; i++) {
         if (i < t.n && t.text[i] != ' ')
             continue;
@@ -212,9 +210,7 @@ static kg_status normalise_golds(struct kg_str **out, const struct kg_qa_text *g
 {
     kg_status status = KG_OK;
 
-    *out = kg_mem_calloc(n, sizeof **out, "gold answers", err);
-    if (!*out)
-        return err->code;
+    KG_TRY(kg_mem_new(out, n, sizeof **out, "gold answers", err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
         status = kg_qa_normalise(&(*out)[i], golds[i].text, golds[i].n, err);
     if (status != KG_OK) {

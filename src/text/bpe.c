@@ -33,9 +33,7 @@ kg_status kg_merges_init(struct kg_merges *m, size_t n, struct kg_err *err)
     size_t slots = 16;
     while (slots < n + n / 2)
         slots *= 2;
-    m->slots = kg_mem_calloc(slots, sizeof *m->slots, "merge table", err);
-    if (!m->slots)
-        return err->code;
+    KG_TRY(kg_mem_new(&m->slots, slots, sizeof *m->slots, "merge table", err));
     m->mask = slots - 1;
     for (size_t i = 0; i < slots; i++)
         m->slots[i] = (struct kg_merge){UINT64_MAX, KG_BPE_NO_RANK, -1};

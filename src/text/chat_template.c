@@ -56,9 +56,7 @@ static kg_status parse(struct kg_chat_template *t, const char *text, size_t n,
 static kg_status create(struct kg_chat_template **t, const char *where,
                         struct kg_err *err)
 {
-    *t = kg_mem_calloc(1, sizeof **t, "chat template", err);
-    if (!*t)
-        return err->code;
+    KG_TRY(kg_mem_new(t, 1, sizeof **t, "chat template", err));
     (*t)->pool = (struct kg_pool){.name = "chat template", .max_bytes = MAX_TREE_BYTES};
     (*t)->where = kg_mem_strdup(where, err);
     return (*t)->where ? KG_OK : err->code;

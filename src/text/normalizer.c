@@ -350,14 +350,11 @@ static kg_status fill(struct kg_charsmap *map, const unsigned char *bytes, size_
     if (!kg_utf8_is_valid((const char *)bytes + 4 + trie, map->n_texts))
         return kg_fail(err, KG_EFORMAT,
                        "precompiled map of characters: its texts are not UTF-8");
-    map->units = kg_mem_calloc(map->n_units, sizeof *map->units, "character map", err);
-    if (!map->units)
-        return err->code;
+    KG_TRY(
+        kg_mem_new(&map->units, map->n_units, sizeof *map->units, "character map", err));
     for (size_t i = 0; i < map->n_units; i++)
         map->units[i] = little_endian(bytes + 4 + 4 * i);
-    map->texts = kg_mem_calloc(map->n_texts + 1, 1, "character map", err);
-    if (!map->texts)
-        return err->code;
+    KG_TRY(kg_mem_new(&map->texts, map->n_texts + 1, 1, "character map", err));
     memcpy(map->texts, bytes + 4 + trie, map->n_texts);
     return KG_OK;
 }

@@ -118,9 +118,7 @@ int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, boo
 /* Every id prints its bytes, until told otherwise. */
 static kg_status make_texts(struct kg_vocab *v, struct kg_err *err)
 {
-    v->texts = kg_mem_calloc((size_t)v->n_ids, sizeof *v->texts, "token texts", err);
-    if (!v->texts)
-        return err->code;
+    KG_TRY(kg_mem_new(&v->texts, (size_t)v->n_ids, sizeof *v->texts, "token texts", err));
     for (int32_t id = 0; id < v->n_ids; id++)
         v->texts[id] = (struct kg_vocab_text){v->offsets[id], v->lengths[id]};
     return KG_OK;

@@ -50,8 +50,7 @@ static kg_status take_memory(struct gradient *g, struct kg_ranks *r,
     if (g->came)
         g->parts = kg_mem_calloc(2 * n, sizeof *g->parts, "bench ranks", err);
     if (g->parts)
-        g->seconds = kg_mem_calloc(n, sizeof *g->seconds, "bench ranks", err);
-    return g->seconds ? KG_OK : err->code;
+        return kg_mem_new(&g->seconds, n, sizeof *g->seconds, "bench ranks", err);
 }
 
 /* What was launched is done. */

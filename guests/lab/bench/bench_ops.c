@@ -191,9 +191,7 @@ static kg_status sequences(struct work *w, struct kg_err *err)
     void *to;
 
     KG_TRY(take(&to, w, (uint64_t)n * sizeof *there, err));
-    there = kg_mem_calloc((size_t)n, sizeof *there, "sequences", err);
-    if (!there)
-        return err->code;
+    KG_TRY(kg_mem_new(&there, (size_t)n, sizeof *there, "sequences", err));
     for (int32_t i = 0; i < n; i++)
         there[i] = (struct kg_attn_seq){i * length, length, 0, i * length};
     kg_status status = kg_buf_put(w->r->be, to, there, (uint64_t)n * sizeof *there, err);

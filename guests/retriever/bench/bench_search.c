@@ -123,10 +123,8 @@ static kg_status fill(struct pass *p, struct kg_err *err)
     uint32_t seed = 1;
     kg_status status = KG_OK;
 
-    block.data = kg_mem_calloc(1, kg_codes_bytes(block.code, BLOCK, NUMBERS), "vectors",
-                               err);
-    if (!block.data)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&block.data, 1, kg_codes_bytes(block.code, BLOCK, NUMBERS),
+                      "vectors", err));
     for (int64_t first = 0; first < p->passages && status == KG_OK; first += BLOCK) {
         const int64_t left = p->passages - first;
 
@@ -158,9 +156,7 @@ static kg_status take(struct pass *p, enum kg_code code, struct kg_err *err)
     if (!p->questions)
         return KG_ENOMEM;
     p->scores = p->questions + asked;
-    p->asked = kg_mem_calloc(asked, sizeof *p->asked, "questions", err);
-    if (!p->asked)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&p->asked, asked, sizeof *p->asked, "questions", err));
     if (!p->be->host_memory)
         p->down = kg_buf_pin(p->be, SCORES * sizeof *p->down, "scores", err);
     if (!p->be->host_memory && !p->down)

@@ -171,17 +171,15 @@ static kg_status take_memory(struct kg_dense *d, struct kg_err *err)
 {
     d->codes.rows = d->device ? KG_DENSE_BLOCK : d->n;
     d->codes.cols = d->dim;
-    d->codes.data = kg_mem_calloc(1, kg_codes_bytes(d->codes.code, d->codes.rows, d->dim),
-                                  "vectors of passages", err);
-    if (!d->codes.data)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&d->codes.data, 1,
+                      kg_codes_bytes(d->codes.code, d->codes.rows, d->dim),
+                      "vectors of passages", err));
     if (d->codes.code == KG_CODE_F16)
         return KG_OK;
-    d->scale = kg_mem_calloc((size_t)d->n, sizeof *d->scale, "vectors of passages", err);
-    if (!d->scale)
-        return KG_ENOMEM;
-    d->bound = kg_mem_calloc((size_t)d->n, sizeof *d->bound, "vectors of passages", err);
-    return d->bound ? KG_OK : KG_ENOMEM;
+    KG_TRY(kg_mem_new(&d->scale, (size_t)d->n, sizeof *d->scale, "vectors of passages",
+                      err));
+    return kg_mem_new(&d->bound, (size_t)d->n, sizeof *d->bound, "vectors of passages",
+                      err);
 }
 
 /* A block that is full, or the last one, goes to the device; what comes after the last

@@ -35,11 +35,8 @@ static kg_status take_memory(struct kg_dense_writer *w, struct kg_err *err)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected vectors of at most %d numbers, found %d",
                        (int)KG_DENSE_DIM_MAX, (int)w->info.dim);
-    w->vectors = kg_mem_calloc(n, sizeof *w->vectors, "vectors", err);
-    if (!w->vectors)
-        return KG_ENOMEM;
-    w->halves = kg_mem_calloc(n, sizeof *w->halves, "vectors", err);
-    return w->halves ? KG_OK : KG_ENOMEM;
+    KG_TRY(kg_mem_new(&w->vectors, n, sizeof *w->vectors, "vectors", err));
+    return kg_mem_new(&w->halves, n, sizeof *w->halves, "vectors", err);
 }
 
 static kg_status prepare(struct kg_dense_writer *w, const struct kg_encoder *encoder,

@@ -311,8 +311,7 @@ static kg_status take_memory(struct job *j, struct kg_err *err)
     j->staged = kg_buf_alloc(e->backend, staged, "a tensor that is packed", err);
     if (!j->staged)
         return err->code;
-    j->rows = kg_mem_calloc(staged, 1, "a tensor", err);
-    return j->rows ? KG_OK : KG_ENOMEM;
+    return kg_mem_new(&j->rows, staged, 1, "a tensor", err);
 }
 
 /* All tensors by one of the above. */
@@ -320,9 +319,8 @@ static kg_status fill_by(struct job *j, visit_fn *visit, struct kg_err *err)
 {
     struct kg_encoder *e = j->e;
 
-    e->layers = kg_mem_calloc((size_t)e->config.layers, sizeof *e->layers, "layers", err);
-    if (!e->layers)
-        return KG_ENOMEM;
+    KG_TRY(kg_mem_new(&e->layers, (size_t)e->config.layers, sizeof *e->layers, "layers",
+                      err));
     KG_TRY(take_memory(j, err));
     return walk(j, visit, err);
 }
