@@ -1,18 +1,14 @@
 /* Products by cuBLASLt without cuBLASLt: a library of the test's own, with plans that
  * differ in bits by design, on emulated kernels. Which plans are taken, and every way in
- * which the library can be missing or wrong. */
+ * which the library can be missing or wrong; blas_find_test.c: where it is found. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/mem.h"
 #include "emu/blas_testing.h"
 #include "tensor/backend_testing.h"
 
-#include "base/str.h"
-
 #include <dlfcn.h>
-#include <link.h>
 #include <math.h>
-#include <sys/wait.h>
 
 enum { N = 24, K = 48, SEVERAL = 1100 };
 
@@ -220,6 +216,27 @@ static void where_no_plan_has_the_bits_rows_are_padded(void **state)
     is_made_by(1, KG_FAKE_BIG, 256);
     is_made_by(64, KG_FAKE_BIG, 256);
     is_made_by(65, KG_FAKE_BIG, 65);
+}
+
+/* The first offer makes no 1,024 rows, the next two have a plan each for few rows; then
+ * kedge's own kernel, of the second's bits, is one more. */
+static void the_reference_has_the_bits_of_most_plans_for_few_rows(void **state)
+{
+    (void)state;
+    use(KG_FAKE_TWO_CLASSES);
+    is_made_by(1025, KG_FAKE_HALVES, 1025);
+    is_made_by(16, KG_FAKE_HALVES, 16);
+    fake.add(16);
+    use_anew();
+    is_made_by(1025, KG_FAKE_STEADY, 1025);
+}
+
+static void a_fifth_offer_is_no_reference(void **state)
+{
+    (void)state;
+    use(KG_FAKE_FIFTH);
+    is_made_by(1025, KG_FAKE_HALVES, 1025);
+    is_made_by(16, KG_FAKE_HALVES, 16);
 }
 
 /* Of one weight: a plan with the bits for one type of C may have others for another, or
@@ -462,6 +479,8 @@ static void products_of_fp32_are_exact(void **state)
 /* What a run is compared by when it is resumed, and what users see. */
 static void the_library_and_its_plans_are_named(void **state)
 {
+    /* offers for many rows, and for few alone */
+    static const enum kg_fake_mode others[] = {KG_FAKE_OTHER_MANY, KG_FAKE_OTHER_FEW};
     char usual[300], other[300], again[300];
     const char *behind;
 
@@ -477,13 +496,15 @@ static void the_library_and_its_plans_are_named(void **state)
         backend()->describe(again, sizeof again);
         assert_string_equal(again, usual);
     }
-    fake.set(KG_FAKE_OTHER_MANY);
-    backend()->describe(other, sizeof other);
-    behind = strchr(other + 36, ' ');
-    assert_non_null(behind);
-    assert_memory_equal(usual, other, 36);
-    assert_int_not_equal(strncmp(usual + 36, other + 36, (size_t)(behind - other - 36)),
-                         0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        fake.set(others[i]);
+        backend()->describe(other, sizeof other);
+        behind = strchr(other + 36, ' ');
+        assert_non_null(behind);
+        assert_memory_equal(usual, other, 36);
+        assert_int_not_equal(
+            strncmp(usual + 36, other + 36, (size_t)(behind - other - 36)), 0);
+    }
 }
 
 /* ---- what exactness is measured by ---- */
@@ -753,15 +774,6 @@ static void a_library_that_is_not_there_is_refused(void **state)
     refuses("nowhere", KG_ENOTFOUND, says);
 }
 
-static void copy_blas(const char *folder)
-{
-    char file[200];
-
-    snprintf(file, sizeof file, "%s/" BLAS_FILE, in_dir(folder));
-    assert_int_equal(kg_file_make_dirs(in_dir(folder), &err), KG_OK);
-    assert_int_equal(kg_file_copy(in_dir("lib/" BLAS_FILE), file, &err), KG_OK);
-}
-
 /* Whose plans are pinned: the one that is open goes on, and is no other's. */
 static void a_second_library_is_refused(void **state)
 {
@@ -784,138 +796,6 @@ static void a_second_library_is_refused(void **state)
     assert_non_null(strstr(text, in_dir("lib/" BLAS_FILE)));
     assert_int_equal(symlink("lib", in_dir("link")), 0);
     assert_int_equal(open_with("link"), KG_OK);
-}
-
-/* ---- where it is looked for ---- */
-#define WHEEL "venv/lib/python3.12/site-packages/nvidia/cu13/lib"
-
-/* What a process finds that is started so: its environment and where CUDA is are the
- * test's. A file, as the program that runs it is this one. */
-static int find_and_say(const char *root, const char *file)
-{
-    const struct kg_backend *be;
-    char text[KG_ERR_MESSAGE_BYTES];
-
-    kg_emu_cuda(root);
-    setenv("KEDGE_TEST_PRODUCTS", "cublas", true);
-    unsetenv("KEDGE_TEST_LIBRARIES");
-    if (kg_emu_open(&be, &err) == KG_OK)
-        be->describe(text, sizeof text);
-    else
-        snprintf(text, sizeof text, "%s", err.message);
-    return kg_file_write_atomic(file, text, strlen(text), &err) != KG_OK;
-}
-
-/* The loader of this program. */
-static int find_loader(struct dl_phdr_info *program, size_t bytes, void *path)
-{
-    (void)bytes;
-    for (int i = 0; i < program->dlpi_phnum; i++)
-        if (program->dlpi_phdr[i].p_type == PT_INTERP)
-            *(const char **)path = (const char *)(program->dlpi_addr +
-                                                  program->dlpi_phdr[i].p_vaddr);
-    return 1; /* the program is the first */
-}
-
-static _Noreturn void start_anew(void)
-{
-    const char *loader = NULL;
-    char self[512] = "";
-
-    setenv("LD_LIBRARY_PATH", in_dir("loader"), true);
-    setenv("VIRTUAL_ENV", in_dir("venv"), true);
-    (void)dl_iterate_phdr(find_loader, &loader);
-    if (loader && readlink("/proc/self/exe", self, sizeof self - 1) > 0)
-        execl(loader, loader, "--inhibit-cache", self, in_dir("cuda"), in_dir("said"),
-              NULL);
-    _exit(127);
-}
-
-/* said <- what is found with those folders, and not with what this machine's loader has
- * learned.   skips where programs do not start without that */
-static void search(struct kg_str *said)
-{
-    pid_t child = fork();
-    int status;
-
-    assert_true(child >= 0);
-    if (child == 0)
-        start_anew();
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 127) {
-        print_message("skip: programs do not start without the loader's cache\n");
-        skip();
-    }
-    assert_int_equal(WEXITSTATUS(status), 0);
-    assert_int_equal(kg_file_read(said, in_dir("said"), 4096, &err), KG_OK);
-}
-
-static void finds(const char *path)
-{
-    struct kg_str said = {0};
-    char want[300];
-
-    snprintf(want, sizeof want, " of %s", path);
-    search(&said);
-    if (said.len < strlen(want) ||
-        strcmp(kg_str_text(&said) + said.len - strlen(want), want) != 0)
-        fail_msg("expected \"%s\" at the end of \"%s\"", want, kg_str_text(&said));
-    kg_str_release(&said);
-}
-
-/* Beside the compiler's CUDA, as the loader finds it, among Python's packages. */
-static void the_first_place_that_has_it_is_taken(void **state)
-{
-    static const char *const places[] = {"cuda/lib64", "cuda/lib", "loader", WHEEL};
-    const size_t n = sizeof places / sizeof *places;
-    char file[200];
-
-    (void)state;
-    make_good_blas("lib");
-    for (size_t i = 0; i < n; i++)
-        copy_blas(places[i]);
-    for (size_t i = 0; i < n; i++) {
-        snprintf(file, sizeof file, "%s/" BLAS_FILE, in_dir(places[i]));
-        finds(file);
-        assert_int_equal(unlink(file), 0);
-    }
-}
-
-/* In order; what this machine's Python has is not the test's. */
-static void all_places_are_listed(void **state)
-{
-    struct kg_str said = {0};
-    char want[700];
-
-    (void)state;
-    snprintf(want, sizeof want,
-             "cublas: no " BLAS_FILE " in %s, %s, the loader's path, "
-             "%s/lib/python3*/site-packages/nvidia/cu13/lib, /usr/local/lib/",
-             in_dir("cuda/lib64"), in_dir("cuda/lib"), in_dir("venv"));
-    search(&said);
-    if (strncmp(kg_str_text(&said), "emu, products: cublas ", 22) != 0 &&
-        strncmp(kg_str_text(&said), want, strlen(want)) != 0)
-        fail_msg("expected \"%s\" in \"%s\"", want, kg_str_text(&said));
-    kg_str_release(&said);
-}
-
-static void behind_one_that_is_broken_no_other_is_tried(void **state)
-{
-    struct kg_str said = {0};
-
-    (void)state;
-    make_good_blas("lib");
-    copy_blas("loader");
-    copy_blas(WHEEL);
-    assert_int_equal(kg_file_make_dirs(in_dir("cuda/lib"), &err), KG_OK);
-    put("cuda/lib/" BLAS_FILE, "some text, longer than the header of a library is, so "
-                               "that it is read as one\n");
-    search(&said);
-    if (!strstr(kg_str_text(&said), in_dir("cuda/lib/" BLAS_FILE)) ||
-        strncmp(kg_str_text(&said), "cublas: ", 8) != 0)
-        fail_msg("%s", kg_str_text(&said));
-    kg_str_release(&said);
 }
 
 static void a_library_that_is_none_is_refused(void **state)
@@ -948,7 +828,7 @@ static void a_library_that_does_not_start_is_refused(void **state)
     refuses("stopped", KG_EDEVICE, "does not start: CUBLAS_STATUS_NOT_INITIALIZED");
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 #define OF(test) cmocka_unit_test_setup_teardown(test, make_dir, end)
     const struct CMUnitTest tests[] = {
@@ -956,6 +836,8 @@ int main(int argc, char **argv)
         OF(a_plan_is_tried_at_every_number_of_rows),
         OF(many_rows_are_tried_too),
         OF(where_no_plan_has_the_bits_rows_are_padded),
+        OF(the_reference_has_the_bits_of_most_plans_for_few_rows),
+        OF(a_fifth_offer_is_no_reference),
         OF(each_type_of_result_has_a_class_of_its_own),
         OF(a_row_does_not_depend_on_the_number_of_rows),
         OF(nor_where_rows_are_padded),
@@ -978,9 +860,6 @@ int main(int argc, char **argv)
         OF(unpinned_a_shape_without_plans_is_refused),
         OF(a_library_that_is_not_there_is_refused),
         OF(a_second_library_is_refused),
-        OF(the_first_place_that_has_it_is_taken),
-        OF(all_places_are_listed),
-        OF(behind_one_that_is_broken_no_other_is_tried),
         OF(a_library_that_is_none_is_refused),
         OF(a_library_without_a_symbol_is_refused),
         OF(an_older_library_is_refused),
@@ -991,8 +870,6 @@ int main(int argc, char **argv)
     };
     const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
 
-    if (argc == 3)
-        return find_and_say(argv[1], argv[2]);
     if (!use_backend("emu"))
         return 0;
     return kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)

@@ -42,6 +42,9 @@ enum kg_fake_mode {
     KG_FAKE_BY_ADDING,    /* ADDS is offered for few rows */
     KG_FAKE_OTHER_NARROW, /* NARROW is the reference */
     KG_FAKE_WRONG,        /* SHORT is the fastest */
+    KG_FAKE_TWO_CLASSES,  /* HALVES before STEADY for many rows, one of each for few */
+    KG_FAKE_OTHER_FEW,    /* as USUAL, but FEW alone is offered for few rows */
+    KG_FAKE_FIFTH,        /* STEADY, of which all for few rows are, after four HALVES */
 };
 
 /* The last product since the mode was set: its plan, its rows, the factors per sum, and

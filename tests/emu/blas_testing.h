@@ -40,4 +40,14 @@ static inline void make_good_blas(const char *name)
     make_blas(name, "130100", "KG_LT_OK", "cublasLtMatmul");
 }
 
+/* The one of lib/ once more. */
+static inline void copy_blas(const char *folder)
+{
+    char file[200];
+
+    snprintf(file, sizeof file, "%s/" BLAS_FILE, in_dir(folder));
+    assert_int_equal(kg_file_make_dirs(in_dir(folder), &err), KG_OK);
+    assert_int_equal(kg_file_copy(in_dir("lib/" BLAS_FILE), file, &err), KG_OK);
+}
+
 #endif

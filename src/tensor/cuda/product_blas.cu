@@ -3,13 +3,14 @@
  *
  * The library has many plans for a product, of which each adds in an order of its own,
  * and offers others for few rows than for many. So for every weight (pinned: kind, N, K,
- * type of C, added to or not) one plan is the reference: the first that is offered for
- * 4,096 rows, a rule without timing. What it gives defines the bits. Few rows are made by
- * whichever plan is fastest of those that give the same bits, kedge's own kernel among
- * them, and nothing about that is believed: a plan is tried at the very number of rows
- * that it is to be used for, on data whose sums cancel. Where none passes, rows of zeros
- * are added up to a number where one does. Time thus chooses speed, never bits, and what
- * was tried before or after something else never shows.
+ * type of C, added to or not) one plan is the reference: of the first four that are
+ * offered for 4,096 rows, the one whose bits most plans for few rows give, a rule without
+ * timing. What it gives defines the bits. Few rows are made by whichever plan is fastest
+ * of those that give the same bits, kedge's own kernel among them, and nothing about that
+ * is believed: a plan is tried at the very number of rows that it is to be used for, on
+ * data whose sums cancel. Where none passes, rows of zeros are added up to a number where
+ * one does. Time thus chooses speed, never bits, and what was tried before or after
+ * something else never shows.
  *
  *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
  *                      256 or 1,024 rows, and the reference
@@ -34,7 +35,12 @@ extern "C" {
 #include "base/mem.h"
 }
 
-enum { BUCKETS = 5, OFFERED = 16, CHOICES = OFFERED + 2 /* the reference, own */ };
+enum {
+    BUCKETS = 5,
+    REFERENCES = 4,
+    OFFERED = 16,
+    CHOICES = OFFERED + 2 /* own, the reference */
+};
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
@@ -268,6 +274,14 @@ static kg_status judge(uint64_t *digests, const struct trial *t,
     return kg_dev_done("trial of a product", err);
 }
 
+static bool are_all(const uint64_t *digests, int64_t m, const uint64_t rows[DISTINCT])
+{
+    for (int64_t r = 0; r < m; r++)
+        if (digests[r] != rows[r % DISTINCT])
+            return false;
+    return true;
+}
+
 /* *same: the plan gives the reference's bits. */
 static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_plan *plan,
                          struct kg_err *err)
@@ -275,9 +289,7 @@ static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_p
     uint64_t digests[MANY];
     const kg_status status = judge(digests, t, plan, err);
 
-    *same = status == KG_OK;
-    for (int64_t r = 0; *same && r < t->m; r++)
-        *same = digests[r] == t->of->rows[r % DISTINCT];
+    *same = status == KG_OK && are_all(digests, t->m, t->of->rows);
     return status == KG_EUNSUPPORTED ? KG_OK : status;
 }
 
@@ -334,6 +346,18 @@ static bool is_among(const struct kg_lt_plan *plans, int n, const struct kg_lt_p
     return false;
 }
 
+/* What may make m rows; reference: NULL where there is none yet. */
+static kg_status list_choices(struct kg_lt_plan plans[CHOICES], int *n,
+                              const struct pinned *p, int64_t m,
+                              const struct kg_lt_plan *reference, struct kg_err *err)
+{
+    KG_TRY(offer(plans, n, OFFERED, p, m, err));
+    if (reference && !is_among(plans, *n, reference))
+        plans[(*n)++] = *reference;
+    plans[(*n)++] = own;
+    return KG_OK;
+}
+
 static kg_status sift(struct bucket *b, const struct trial *t,
                       const struct kg_lt_plan *plans, int n, struct kg_err *err)
 {
@@ -359,10 +383,7 @@ static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
     struct trial t;
     int n;
 
-    KG_TRY(offer(plans, &n, OFFERED, p, last_of[i], err));
-    if (!is_among(plans, n, &p->reference))
-        plans[n++] = p->reference;
-    plans[n++] = own;
+    KG_TRY(list_choices(plans, &n, p, last_of[i], &p->reference, err));
     KG_TRY(begin_trial(&t, p, last_of[i], err));
     copy_weights(&t);
     p->buckets[i].n = 0;
@@ -417,37 +438,124 @@ static kg_status refuse(const struct pinned *p, const char *why, struct kg_err *
         (long long)p->n, (long long)p->k, why);
 }
 
-/* The bits are those of SMALL rows, of which each DISTINCT ones are the same again. */
-static kg_status define_bits(struct pinned *p, struct kg_err *err)
+/* Plans of the same bits, by the first of them that may be the reference. */
+struct plan_class {
+    struct kg_lt_plan reference;
+    uint64_t rows[DISTINCT]; /* digests */
+    int members;             /* plans for 16, 64, 256 and SMALL rows */
+};
+
+/* The bits are those of SMALL rows, of which each DISTINCT ones are the same again.
+ * *why: NULL, or why a plan has none. */
+static kg_status define_bits(struct plan_class *c, const char **why,
+                             const struct trial *t, struct kg_err *err)
 {
     uint64_t digests[SMALL];
-    struct trial t;
-    kg_status status;
+    const kg_status status = judge(digests, t, &c->reference, err);
 
-    KG_TRY(begin_trial(&t, p, SMALL, err));
-    status = judge(digests, &t, &p->reference, err);
+    *why = NULL;
     if (status == KG_EUNSUPPORTED)
-        return refuse(p, "the plan for 4096 rows makes no 1024", err);
-    KG_TRY(status);
-    memcpy(p->rows, digests, sizeof p->rows);
-    for (int64_t r = 0; r < SMALL; r++)
-        if (digests[r] != p->rows[r % DISTINCT])
-            return refuse(
-                p, "rows of one product that are equal come out with other bits", err);
+        *why = "the plan for 4096 rows makes no 1024";
+    if (status != KG_OK)
+        return *why ? KG_OK : status;
+    memcpy(c->rows, digests, sizeof c->rows);
+    if (!are_all(digests, SMALL, c->rows))
+        *why = "rows of one product that are equal come out with other bits";
     return KG_OK;
 }
 
-static kg_status pin(struct pinned *p, struct kg_err *err)
+static bool is_new(const struct plan_class *c, const struct plan_class *before, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (memcmp(c->rows, before[i].rows, sizeof c->rows) == 0)
+            return false;
+    return true;
+}
+
+/* classes[0..*n) <- those of the first plans offered for MANY rows, in this order */
+static kg_status define_classes(struct plan_class classes[REFERENCES], int *n,
+                                const struct pinned *p, struct kg_err *err)
+{
+    const char *why = "expected a plan without split sums, offered none", *this_one;
+    struct kg_lt_plan plans[REFERENCES];
+    struct trial t;
+    int offered;
+
+    *n = 0;
+    KG_TRY(offer(plans, &offered, REFERENCES, p, MANY, err));
+    KG_TRY(begin_trial(&t, p, SMALL, err));
+    for (int i = 0; i < offered; i++) {
+        struct plan_class *c = &classes[*n];
+
+        c->reference = plans[i];
+        c->members = 0;
+        KG_TRY(define_bits(c, &this_one, &t, err));
+        if (this_one)
+            why = this_one;
+        else if (is_new(c, classes, *n))
+            ++*n;
+    }
+    return *n > 0 ? KG_OK : refuse(p, why, err);
+}
+
+static kg_status count_members(struct plan_class *classes, int n, const struct pinned *p,
+                               int64_t m, struct kg_err *err)
+{
+    struct kg_lt_plan plans[CHOICES];
+    uint64_t digests[SMALL];
+    struct trial t;
+    int choices;
+
+    KG_TRY(list_choices(plans, &choices, p, m, NULL, err));
+    KG_TRY(begin_trial(&t, p, m, err));
+    for (int i = 0; i < choices; i++) {
+        const kg_status status = judge(digests, &t, &plans[i], err);
+
+        if (status == KG_EUNSUPPORTED)
+            continue;
+        KG_TRY(status);
+        for (int j = 0; j < n; j++)
+            classes[j].members += are_all(digests, m, classes[j].rows);
+    }
+    return KG_OK;
+}
+
+/* The first of those with most members: neither time nor what was pinned before it has a
+ * part in it. One class is not counted. */
+static kg_status choose_class(struct pinned *p, struct kg_err *err)
+{
+    struct plan_class classes[REFERENCES], *best = classes;
+    int n;
+
+    KG_TRY(define_classes(classes, &n, p, err));
+    for (int i = 0; n > 1 && last_of[i] <= SMALL; i++)
+        KG_TRY(count_members(classes, n, p, last_of[i], err));
+    for (int i = 1; i < n; i++)
+        if (classes[i].members > best->members)
+            best = &classes[i];
+    p->reference = best->reference;
+    memcpy(p->rows, best->rows, sizeof p->rows);
+    return KG_OK;
+}
+
+static kg_status pin_tokens(struct pinned *p, struct kg_err *err)
 {
     int n;
 
     KG_TRY(offer(&p->reference, &n, 1, p, MANY, err));
-    if (n == 0)
-        return refuse(p, "expected a plan without split sums, offered none", err);
+    return n > 0 ? KG_OK
+                 : refuse(p, "expected a plan without split sums, offered none", err);
+}
+
+static kg_status pin(struct pinned *p, struct kg_err *err)
+{
+    if (p->kind == KG_MATMUL_TN)
+        return pin_tokens(p, err);
+    KG_TRY(choose_class(p, err));
     p->buckets[BUCKETS - 1].plans[0] = p->reference;
     p->buckets[BUCKETS - 1].n = 1;
     p->buckets[BUCKETS - 1].known = true;
-    return p->kind == KG_MATMUL_TN ? KG_OK : define_bits(p, err);
+    return KG_OK;
 }
 
 static bool is_of(const struct pinned *p, struct kg_mat c, int64_t k,
@@ -592,29 +700,39 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
 }
 
 /* ---- which library, and which bits ---- */
-/* Of weights of a few shapes, by no data: what the library would begin with. */
+/* The plans that a reference is chosen by, and their order. */
+static uint64_t hash_offers(uint64_t hash, const struct pinned *p, int64_t m)
+{
+    struct kg_lt_plan plans[OFFERED];
+    uint32_t config[KG_LT_CONFIGS];
+    struct kg_err none;
+    int n;
+
+    (void)offer(plans, &n, m == MANY ? REFERENCES : OFFERED, p, m, &none);
+    for (int i = 0; i < n; i++) {
+        kg_blas_describe(config, &plans[i]);
+        for (int j = 0; j < KG_LT_CONFIGS; j++)
+            hash = scramble(hash + config[j]);
+    }
+    return scramble(hash + (uint64_t)n);
+}
+
+/* Of weights of a few shapes, by no data. */
 static uint64_t references(void)
 {
     static const int64_t shapes[][2] = {
         {896, 896}, {4864, 896}, {896, 4864}, {4096, 3584}};
-    struct kg_err none;
     uint64_t hash = 0;
 
     for (size_t i = 0; i < 3 * sizeof shapes / sizeof *shapes; i++) {
-        uint32_t config[KG_LT_CONFIGS];
-        struct kg_lt_plan plan;
         struct pinned p;
-        int n;
 
-        memset(&plan, 0, sizeof plan);
         memset(&p, 0, sizeof p);
         p.kind = (enum kg_matmul_kind)(i % 3);
         p.n = shapes[i / 3][0];
         p.k = shapes[i / 3][1];
-        (void)offer(&plan, &n, 1, &p, MANY, &none); /* else a plan of zeros */
-        kg_blas_describe(config, &plan);
-        for (int j = 0; j < KG_LT_CONFIGS; j++)
-            hash = scramble(hash + config[j]);
+        for (int b = 0; b < BUCKETS; b++)
+            hash = hash_offers(hash, &p, last_of[b]);
     }
     return hash;
 }
