@@ -96,20 +96,22 @@ build=build/release
 runtime() {
     cat >"$work/runtime.c" <<'END'
 #include <cuda_runtime_api.h>
+#include <stdlib.h>
 #include <string.h>
+static const char *major(void) { return getenv("KEDGE_TEST_MAJOR"); }
 cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     (void)device;
     memset(p, 0, sizeof *p);
     strcpy(p->name, "Old GPU");
-    p->major = 7, p->minor = 5, p->totalGlobalMem = 1 << 30;
+    p->major = major() ? atoi(major()) : 7, p->minor = major() ? 0 : 5, p->totalGlobalMem = 1 << 30;
     return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f)
 {
     (void)a, (void)f;
-    return cudaErrorNoKernelImageForDevice;
+    return major() ? cudaSuccess : cudaErrorNoKernelImageForDevice;
 }
 END
     nm -u "$build"/cuda/*.o | awk '$1 == "U" && $2 ~ /^(__)?cuda[A-Z]/ { print $2 }' | sort -u |
@@ -125,8 +127,19 @@ refused() {
     cat "$work/said"
     [ "$(wc -l <"$work/said")" -eq 1 ] && grep -q -e "--device: $2" "$work/said"
 }
+# chosen MAJOR MAKER: who makes products where nobody says it; what is computed there is nothing
+chosen() {
+    KEDGE_TEST_MAJOR=$1 "$work/bin/kedge" doctor --device cuda >"$work/said" 2>&1
+    cat "$work/said"
+    grep -q "$2" "$work/said"
+}
+products_by_device() {
+    chosen 8 '^products: own (auto: cuda:0 is sm_80, where plans of cuBLASLt with equal bits are few)$' &&
+        chosen 12 '^products: own (auto: cuda:0 is sm_120, ' && chosen 9 '^products: cublas (auto: cuda:0 is sm_90)$\|cublas: '
+}
 if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && command -v nm >/dev/null; then
     pass "a runtime can be made" runtime
+    pass "products are made by what suits the device" products_by_device
     pass "a number that is too high is refused with those there are" refused cuda:7 'cuda:7: expected a device from 0 to 0$'
     pass "a device without kernels is refused with its architecture and those built" refused cuda \
         'cuda:0 Old GPU (sm_75, 1.0 GiB): no kernels for this architecture; the build has sm_80 sm_90a compute_80$'

@@ -41,7 +41,7 @@ const struct kg_flag kg_bench_flags[] = {
     {"device", 0, KG_IF(ALONE ",search,ranks", kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
     {"products", 0, KG_IF(ALONE "&--device", kg_load.products), "BY",
-     "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
+     "cublas, own or exact (default: by the GPU)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_IF(ALONE "&--device", kg_load.libraries), "DIR",
      "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},
     {"unpinned", 0, KG_IF(ALONE "&--device", kg_load.unpinned), NULL,

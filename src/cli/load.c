@@ -50,7 +50,7 @@ const struct kg_flag kg_device_flags[] = {
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)", 0, 0, NULL},
     {"products", 0, KG_IF("--device", kg_load.products), "BY",
-     "bf16 products on a GPU: cublas, own, or exact (default: cublas)", 0, 0,
+     "bf16 products on a GPU: cublas, own, or exact (default: by the GPU)", 0, 0,
      "cublas|own|exact"},
     {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
      "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},

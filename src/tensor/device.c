@@ -128,7 +128,6 @@ kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *
 }
 
 /* ---- who makes products ---- */
-/* The first where nothing is said. */
 static const struct {
     const char *name;
     const char *help;
@@ -152,6 +151,11 @@ kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
     return kg_str_unknown(KG_ENOTFOUND, "products", name, makers, n, sizeof *makers, err);
 }
 
+enum kg_cuda_products kg_cuda_products_auto(int major)
+{
+    return major == 9 || major == 10 ? KG_CUDA_CUBLAS : KG_CUDA_OWN;
+}
+
 /* The first thing that is said of them, or NULL. */
 static const char *said(const struct kg_device_opts *opts)
 {
@@ -160,11 +164,12 @@ static const char *said(const struct kg_device_opts *opts)
     return opts->libraries ? "libraries" : opts->unpinned ? "unpinned" : NULL;
 }
 
-/* Without products of bf16 no library is needed. */
+/* Without products of bf16 no library is needed; who names its folder, or measures by
+ * its plans, wants it. */
 static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_opts *opts,
                                struct kg_err *err)
 {
-    to->products = opts->bf16 ? makers[0].is : KG_CUDA_EXACT;
+    to->products = opts->bf16 ? KG_CUDA_CUBLAS : KG_CUDA_EXACT;
     to->libraries = opts->libraries;
     to->unpinned = opts->unpinned;
     if (!opts->bf16 && said(opts))
@@ -189,15 +194,36 @@ static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_o
     return kg_backend_open(be, NULL, err);
 }
 
+/* Products by auto are chosen for the device; if none is found, opening it says why. */
+static kg_status open_cuda(const struct kg_backend **be, struct kg_cuda_opts *cuda,
+                           bool choose, struct kg_err *err)
+{
+    struct kg_device_list l;
+    struct kg_err none;
+
+    choose = choose && kg_device_list(&l, &none) == KG_OK && cuda->device < l.n;
+    if (choose)
+        cuda->products = kg_cuda_products_auto(l.id[cuda->device].major);
+    KG_TRY(kg_cuda_open(be, cuda, err));
+    if (choose)
+        kg_log_info("products: %s (auto: cuda:%d is sm_%d%d%s)",
+                    cuda->products == KG_CUDA_OWN ? "own" : "cublas", cuda->device,
+                    l.id[cuda->device].major, l.id[cuda->device].minor,
+                    cuda->products == KG_CUDA_OWN
+                        ? ", where plans of cuBLASLt with equal bits are few"
+                        : "");
+    return KG_OK;
+}
+
 /* A GPU whose library is missing is present: this is not a reason to choose another
  * device.
  */
-static kg_status open_auto(const struct kg_backend **be, const struct kg_cuda_opts *opts,
-                           struct kg_err *err)
+static kg_status open_auto(const struct kg_backend **be, struct kg_cuda_opts *cuda,
+                           bool choose, struct kg_err *err)
 {
     char text[512];
 
-    if (kg_cuda_open(be, opts, err) != KG_OK) {
+    if (open_cuda(be, cuda, choose, err) != KG_OK) {
         if (strncmp(err->message, "cublas: ", 8) == 0)
             return err->code;
         kg_log_info("device: cpu (%s)", err->message);
@@ -223,7 +249,7 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
     if (!any)
         KG_TRY(kg_device_number(&cuda.device, device, err));
     KG_TRY(read_products(&cuda, opts, err));
-    return any ? open_auto(be, &cuda, err) : kg_cuda_open(be, &cuda, err);
+    return (any ? open_auto : open_cuda)(be, &cuda, opts->bf16 && !said(opts), err);
 }
 
 /* It would draw and replay: what it takes for both is part of a plan. */

@@ -18,12 +18,14 @@ struct kg_device_list {
     int n;
     struct {
         char text[40];
+        int major, minor; /* compute capability */
     } id[KG_DEVICES_MOST];
 };
 
 struct kg_device_opts {
     const char *device;    /* NULL: cpu */
-    const char *products;  /* implementation of bf16 products on a GPU; NULL: cublas */
+    const char *products;  /* implementation of bf16 products on a GPU; NULL: auto, or
+                            * cublas with one of the next two */
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* see struct kg_cuda_opts; only with cublas */
     bool bf16;             /* bf16 products are needed */
@@ -31,7 +33,8 @@ struct kg_device_opts {
 
 /* Opens `cpu` (the default of kg_backend_open), `cuda` (device 0), `cuda:N`, or `auto`:
  * the first GPU, or the CPU if none can be used, with a log line that gives the reason.
- * products: `cublas`, `own` or `exact`. *be borrowed, static
+ * products: `cublas`, `own` or `exact`; auto is kg_cuda_products_auto, and a log line
+ * gives the reason. *be borrowed, static
  * errors: EINVAL (invalid names, or options without effect), those of kg_cuda_open */
 kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -197,6 +197,17 @@ static void what_has_no_effect_is_refused(void **state)
     }
 }
 
+static void products_are_cublas_by_default_where_plans_share_bits(void **state)
+{
+    static const int majors[] = {9, 10}, others[] = {8, 11, 12, 13};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof majors / sizeof *majors; i++)
+        assert_int_equal(kg_cuda_products_auto(majors[i]), KG_CUDA_CUBLAS);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(kg_cuda_products_auto(others[i]), KG_CUDA_OWN);
+}
+
 /* Whatever this machine has: a backend, and a line. */
 static void auto_always_finds_one(void **state)
 {
@@ -223,6 +234,7 @@ int main(void)
         cmocka_unit_test(the_cpu_needs_no_library),
         cmocka_unit_test(names_of_no_device_are_refused),
         cmocka_unit_test(what_has_no_effect_is_refused),
+        cmocka_unit_test(products_are_cublas_by_default_where_plans_share_bits),
         cmocka_unit_test(auto_always_finds_one),
     };
 

@@ -274,6 +274,8 @@ static kg_status list(struct kg_device_list *l, struct kg_err *err)
         if (e != cudaSuccess)
             return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", i, cudaGetErrorString(e));
         name_device(l->id[i].text, (const unsigned char *)p.uuid.bytes);
+        l->id[i].major = p.major;
+        l->id[i].minor = p.minor;
     }
     return KG_OK;
 }

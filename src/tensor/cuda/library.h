@@ -13,7 +13,7 @@
 
 /* Increase it whenever a struct that both use changes, or the contract of an operation:
  * those of tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 20 };
+enum { KG_CUDA_INTERFACE = 21 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {
@@ -33,6 +33,10 @@ struct kg_cuda_opts {
 /* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */
 kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
                                 struct kg_err *err) KG_MUST_CHECK;
+
+/* auto by compute capability: cublas on 9.x and 10.x, own elsewhere, where few plans of
+ * cuBLASLt are reported to have equal bits (docs/gpu.md) */
+enum kg_cuda_products kg_cuda_products_auto(int major);
 
 /* The memory door of the process (base/mem.h). */
 struct kg_cuda_host {
