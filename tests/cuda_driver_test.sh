@@ -8,15 +8,15 @@
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
 [ -f libkedge_cuda.so ] || skip_all cuda_driver "no libkedge_cuda.so: no nvcc where it was built"
-exports_two_names() {
+exports_three_names() {
     nm -D --defined-only libkedge_cuda.so | awk '{ print $3 }' >"$work/names"
     cat "$work/names"
-    [ "$(sed 's/@.*//' "$work/names" | sort | xargs)" = "kg_backend_cuda_about kg_cuda_probe" ]
+    [ "$(sed 's/@.*//' "$work/names" | sort | xargs)" = "kg_backend_cuda_about kg_cuda_plans kg_cuda_probe" ]
 }
 if command -v nm >/dev/null; then
-    pass "two names leave the library" exports_two_names
+    pass "three names leave the library" exports_three_names
 else
-    skipped "two names leave the library" "no nm here (binutils)"
+    skipped "three names leave the library" "no nm here (binutils)"
 fi
 # of every file that has kernels: what its cubin was compiled for stands in it
 has_architectures() {

@@ -290,6 +290,16 @@ END
         ! grep -q 'exactness: adamw' "$out/gpu.md" && json_is_read
 }
 pass "what pinned plans cost is a row of each product, of decoding and of a step" exactness
+# of a program that says what the plans of two weights are
+plan_classes() {
+    mkdir "$work/blas" && : >"$work/blas/libcublasLt.so.13"
+    fake tensor/plan_class 'echo "[       OK ] a_test"
+printf "plans: 7B o, 64 rows\\t5 of 17\\tid 66, tile 20\\nplans: 7B k, 64 rows\\t1 of 9\\tid 3\\n"'
+    KEDGE_GPU_CHECK_BLAS=$work/blas check --device emu --parts exactness --seconds 60
+    grep -q '^| plans of 7B o, 64 rows | measured | 5 of 17 members |.*| id 66, tile 20 |' "$out/gpu.md" &&
+        [ "$(result 'plans of 7B k, 64 rows')" = measured ] && [ "$(result 'tensor/plan_class, products cublas')" = ok ] && json_is_read
+}
+pass "plans of weights are rows" plan_classes
 no_free_choice() {
     check --device cpu --parts exactness --seconds 20
     [ "$(result 'kedge bench ops')" = "not there" ] && [ "$(result 'exactness: products, decode, whole step')" = skipped ]

@@ -1,5 +1,6 @@
-/* Single instructions of a device's kernels, which a test tries one by one. The second
- * name that libkedge_cuda.so exports; kedge does not call it. */
+/* Single instructions of a device's kernels, which a test tries one by one, and what
+ * cuBLASLt's plans are on a device. The second and third name that libkedge_cuda.so
+ * exports; kedge does not call them. */
 #ifndef KG_TENSOR_CUDA_PROBE_H
 #define KG_TENSOR_CUDA_PROBE_H
 
@@ -32,5 +33,22 @@ typedef kg_status kg_cuda_probe_fn(uint32_t out[KG_PROBE_OUT],
                                    const uint32_t in[KG_PROBE_IN], enum kg_probe which,
                                    struct kg_err *err);
 extern kg_cuda_probe_fn kg_cuda_probe __attribute__((visibility("default")));
+
+/* The plans of a weight for some number of rows (product_blas.cu). */
+struct kg_plan_row {
+    uint32_t config[9]; /* of the reference: enum cublasLtMatmulAlgoConfigAttributes_t */
+    int tried, members; /* plans, kedge's own among them; those with its bits */
+    int64_t made;       /* rows of a product: more where rows of zeros are added, fewer
+                             * where the rows are made in pieces */
+    double seconds;     /* of a product of `made` rows by the plan in use */
+    double own_seconds; /* of kedge's own kernel */
+    double fastest_seconds; /* of the fastest that was tried, of any bits */
+};
+/* C (rows, n) in fp32 = A (rows, k) B (n, k)^T; products must be by cublas, pinned; rows
+ * at most 4,096
+ * errors: EDEVICE, ENOMEM */
+typedef kg_status kg_cuda_plans_fn(struct kg_plan_row *row, int64_t rows, int64_t n,
+                                   int64_t k, struct kg_err *err);
+extern kg_cuda_plans_fn kg_cuda_plans __attribute__((visibility("default")));
 
 #endif

@@ -33,6 +33,7 @@
 
 extern "C" {
 #include "base/mem.h"
+#include "tensor/cuda/probe.h"
 }
 
 enum {
@@ -615,22 +616,29 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
 }
 
-/* By a plan that gives the bits for so many rows, or for the next number of rows of
- * those that end a bucket: at SMALL that is the reference. */
+/* A plan that gives the bits for *m rows, or *m <- the next number of rows of those that
+ * end a bucket: at SMALL that is the reference. */
+static kg_status choose_plan(const struct kg_lt_plan **plan, int64_t *m, struct pinned *p,
+                             struct kg_err *err)
+{
+    KG_TRY(choose(p, *m, err));
+    for (int i = bucket_of(*m); p->choice[*m] == PADDED && last_of[i] <= SMALL; i++) {
+        *m = last_of[i];
+        KG_TRY(choose(p, *m, err));
+    }
+    if (p->choice[*m] == PADDED)
+        return refuse(p, "no plan gives the bits that it gave before", err);
+    *plan = &p->buckets[bucket_of(*m)].plans[p->choice[*m] - 1];
+    return KG_OK;
+}
+
 static kg_status run_piece(struct pinned *p, struct kg_mat c, struct kg_mat a,
                            struct kg_mat b, struct kg_err *err)
 {
+    const struct kg_lt_plan *plan;
     int64_t m = a.rows;
 
-    KG_TRY(choose(p, m, err));
-    for (int i = bucket_of(m); p->choice[m] == PADDED && last_of[i] <= SMALL; i++) {
-        m = last_of[i];
-        KG_TRY(choose(p, m, err));
-    }
-    if (p->choice[m] == PADDED)
-        return refuse(p, "no plan gives the bits that it gave before", err);
-    const struct kg_lt_plan *plan = &p->buckets[bucket_of(m)].plans[p->choice[m] - 1];
-
+    KG_TRY(choose_plan(&plan, &m, p, err));
     return m == a.rows ? run_plan(plan, c, a, b, p, err)
                        : run_padded(plan, m, c, a, b, p, err);
 }
@@ -697,6 +705,57 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
                                     : run_rows(c, a, b, kind, accumulate, err);
     kg_cuda_product_mma(c, a, b, kind, accumulate);
     return KG_OK;
+}
+
+/* ---- what is said of classes ---- */
+/* *members, *fastest: of all that may make the rows of a trial; *own_seconds */
+static kg_status measure_class(struct kg_plan_row *row, const struct trial *t,
+                               struct kg_err *err)
+{
+    struct kg_lt_plan plans[CHOICES];
+    double time;
+    bool same;
+
+    KG_TRY(list_choices(plans, &row->tried, t->of, t->m, &t->of->reference, err));
+    for (int i = 0; i < row->tried; i++) {
+        const struct timed one = {t, &plans[i]};
+        const kg_status status = run_trial(t, &plans[i], err);
+
+        if (status == KG_EUNSUPPORTED)
+            continue;
+        KG_TRY(status);
+        KG_TRY(compare(&same, t, &plans[i], err));
+        row->members += same;
+        KG_TRY(kg_blas_time(&time, run_timed, &one, err));
+        time /= 2 * KG_DEV_REPEATS;
+        row->own_seconds = time; /* the last */
+        if (i == 0 || time < row->fastest_seconds)
+            row->fastest_seconds = time;
+    }
+    return KG_OK;
+}
+
+kg_status kg_cuda_plans(struct kg_plan_row *row, int64_t rows, int64_t n, int64_t k,
+                        struct kg_err *err)
+{
+    const struct kg_lt_plan *plan;
+    struct pinned *p;
+    struct trial t;
+
+    memset(row, 0, sizeof *row);
+    KG_TRY(find(&p, shaped(KG_F32, rows, n), k, KG_MATMUL_NT, false, err));
+    kg_blas_describe(row->config, &p->reference);
+    KG_TRY(choose_piece(&row->made, p, rows, err));
+    KG_TRY(choose_plan(&plan, &row->made, p, err));
+    KG_TRY(begin_trial(&t, p, row->made, err));
+    copy_weights(&t);
+    const struct timed one = {&t, plan};
+
+    KG_TRY(kg_blas_time(&row->seconds, run_timed, &one, err));
+    row->seconds /= 2 * KG_DEV_REPEATS;
+    KG_TRY(begin_trial(&t, p, rows, err));
+    copy_weights(&t);
+    return measure_class(row, &t, err);
 }
 
 /* ---- which library, and which bits ---- */
