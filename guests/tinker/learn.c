@@ -9,6 +9,8 @@
  * with its last target, of which nothing is asked. */
 #include "tinker/tinker.h"
 
+#include "base/columns.h"
+#include "base/mem.h"
 #include "policy/policy.h"
 #include "train/step/anchor.h"
 

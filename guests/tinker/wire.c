@@ -1,4 +1,4 @@
-/* A message is read field by field; what is not known is skipped, as protocol buffers
+/* A message is walked field by field; what is not known is skipped, as protocol buffers
  * want it. Every length comes from the client: a tensor must have as many elements as its
  * datum has tokens, and ids must be below the vocabulary, before anything is computed. */
 #include "tinker/wire.h"
@@ -6,58 +6,39 @@
 #include "data/protobuf.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 
 enum { FLOAT32 = 1, INT64 = 2, INT32 = 3 }; /* DType */
 
-static const struct input {
-    const char *name;
-    size_t field;
-    bool wide; /* (N,k) */
-    bool ids;
-} inputs[KG_TINKER_INPUTS] = {
-    {"target_tokens", offsetof(struct kg_tinker_batch, target), false, true},
-    {"weights", offsetof(struct kg_tinker_batch, weight), false, false},
-    {"logprobs", offsetof(struct kg_tinker_batch, logprob), false, false},
-    {"advantages", offsetof(struct kg_tinker_batch, advantage), false, false},
-    {"mask", offsetof(struct kg_tinker_batch, mask), false, false},
-    {"sequence_ratio_mask", offsetof(struct kg_tinker_batch, mask), false, false},
-    {"topk_ids", offsetof(struct kg_tinker_batch, ids), true, true},
-    {"topk_logprobs", offsetof(struct kg_tinker_batch, id_logp), true, false},
-};
+static const char *const inputs[KG_TINKER_INPUTS] = {
+    "target_tokens", "weights",  "logprobs",      "advantages",
+    "mask",          "topk_ids", "topk_logprobs", "sequence_ratio_mask"};
 
-enum { DATA, TOKENS, PACKED, IDS, COUNTS };
-static const struct kg_column columns[] = {
-    KG_COLUMN(struct kg_tinker_batch, begin, DATA),
-    KG_COLUMN(struct kg_tinker_batch, tokens, PACKED),
-    KG_COLUMN(struct kg_tinker_batch, target, TOKENS),
-    KG_COLUMN(struct kg_tinker_batch, weight, TOKENS),
-    KG_COLUMN(struct kg_tinker_batch, logprob, TOKENS),
-    KG_COLUMN(struct kg_tinker_batch, advantage, TOKENS),
-    KG_COLUMN(struct kg_tinker_batch, mask, TOKENS),
-    KG_COLUMN(struct kg_tinker_batch, ids, IDS),
-    KG_COLUMN(struct kg_tinker_batch, id_logp, IDS),
-    {0},
-};
+static bool is_ids(int input)
+{
+    return input == KG_TINKER_TARGET || input == KG_TINKER_IDS;
+}
+static int64_t width(const struct kg_tinker_batch *b, int input)
+{
+    return input == KG_TINKER_IDS || input == KG_TINKER_ID_LOGPROBS ? b->k : 1;
+}
 
 /* ---- reading ---- */
 
-struct tensor {
-    const unsigned char *bytes; /* borrowed */
-    size_t n;                   /* elements */
-    uint64_t dtype;
-};
-struct datum {
-    struct kg_protobuf all;
-    int64_t n;
-    unsigned has;
-    struct tensor input[KG_TINKER_INPUTS];
-};
+typedef kg_status (*take_fn)(void *to, const struct kg_protobuf_field *f,
+                             struct kg_err *err);
 
-static struct kg_protobuf inside(const struct kg_protobuf_field *f)
+static kg_status walk(void *to, take_fn take, const void *bytes, size_t n,
+                      struct kg_err *err)
 {
-    return kg_protobuf_over(f->bytes, f->n);
+    struct kg_protobuf p = kg_protobuf_over(bytes, n);
+    struct kg_protobuf_field f;
+    for (bool more;;) {
+        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
+        if (!more)
+            return KG_OK;
+        KG_TRY(take(to, &f, err));
+    }
 }
 
 static kg_status take_text(char to[KG_TINKER_TEXT], const struct kg_protobuf_field *f,
@@ -73,142 +54,124 @@ static kg_status take_text(char to[KG_TINKER_TEXT], const struct kg_protobuf_fie
     return KG_OK;
 }
 
-static int64_t element(const struct tensor *t, size_t i, double *real)
+/* An entry of a map. */
+struct entry {
+    char key[KG_TINKER_TEXT];
+    struct kg_protobuf_field value;
+};
+static kg_status take_entry(void *to, const struct kg_protobuf_field *f,
+                            struct kg_err *err)
 {
-    int64_t whole = 0;
-    int32_t half;
-    float x;
-    if (t->dtype == INT64) {
-        memcpy(&whole, t->bytes + 8 * i, 8);
-    } else if (t->dtype == INT32) {
-        memcpy(&half, t->bytes + 4 * i, 4);
-        whole = half;
-    } else {
-        memcpy(&x, t->bytes + 4 * i, 4);
-        *real = x;
-        return 0;
-    }
-    *real = (double)whole;
-    return whole;
+    struct entry *e = to;
+    if (f->number == 2)
+        e->value = *f;
+    return f->number == 1 ? take_text(e->key, f, "a key", err) : KG_OK;
 }
 
-static kg_status read_tensor(struct tensor *t, struct kg_protobuf p, struct kg_err *err)
+struct tensor {
+    struct kg_protobuf_field data;
+    uint64_t dtype;
+    size_t n; /* elements */
+};
+struct datum {
+    struct kg_tinker_batch *b;
+    int64_t n;
+    unsigned has;
+    struct tensor input[KG_TINKER_INPUTS];
+};
+
+static kg_status take_tensor(void *to, const struct kg_protobuf_field *f,
+                             struct kg_err *err)
 {
-    struct kg_protobuf_field f;
-    size_t bytes = 0;
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
-        if (!more)
-            break;
-        if (f.number == 1 && f.wire == KG_PROTOBUF_BYTES) {
-            t->bytes = f.bytes;
-            bytes = f.n;
-        } else if (f.number == 2) {
-            return kg_fail(err, KG_EUNSUPPORTED,
-                           "expected a dense tensor, found a sparse one");
-        } else if (f.number == 3) {
-            t->dtype = f.value;
-        }
-    }
+    struct tensor *t = to;
+    if (f->number == 2)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected a dense tensor, found a sparse one");
+    if (f->number == 1)
+        t->data = *f;
+    if (f->number == 3)
+        t->dtype = f->value;
+    return KG_OK;
+}
+
+static kg_status check_tensor(struct tensor *t, struct kg_err *err)
+{
+    const size_t each = t->dtype == INT64 ? 8 : 4;
     if (t->dtype != FLOAT32 && t->dtype != INT64 && t->dtype != INT32)
         return kg_fail(err, KG_EFORMAT,
                        "expected dtype float32, int64 or int32, found number %llu",
                        (unsigned long long)t->dtype);
-    const size_t each = t->dtype == INT64 ? 8 : 4;
-    t->n = bytes / each;
-    if (bytes % each == 0)
+    t->n = t->data.n / each;
+    if (t->data.n % each == 0)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT, "expected elements of %zu bytes, found %zu bytes",
-                   each, bytes);
+                   each, t->data.n);
 }
 
-/* An entry of a map: key 1, value 2. */
-static kg_status read_entry(char key[KG_TINKER_TEXT], struct kg_protobuf_field *value,
-                            struct kg_protobuf p, struct kg_err *err)
-{
-    struct kg_protobuf_field f;
-    *value = (struct kg_protobuf_field){0};
-    key[0] = '\0';
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
-        if (!more)
-            return KG_OK;
-        if (f.number == 1)
-            KG_TRY(take_text(key, &f, "a key", err));
-        else if (f.number == 2)
-            *value = f;
-    }
-}
-
-static kg_status read_input(struct datum *d, const struct kg_protobuf_field *f,
+static kg_status take_input(struct datum *d, const struct kg_protobuf_field *f,
                             struct kg_err *err)
 {
-    char name[KG_TINKER_TEXT];
-    struct kg_protobuf_field value;
+    struct entry e = {.key = ""};
+    struct tensor t = {.n = 0};
     size_t which;
-    KG_TRY(read_entry(name, &value, inside(f), err));
-    KG_TRY(kg_str_pick(&which, KG_EFORMAT, "loss_fn_inputs", name, inputs,
+    KG_TRY(walk(&e, take_entry, f->bytes, f->n, err));
+    KG_TRY(kg_str_pick(&which, KG_EFORMAT, "loss_fn_inputs", e.key, inputs,
                        KG_TINKER_INPUTS, sizeof *inputs, err));
+    kg_status status = walk(&t, take_tensor, e.value.bytes, e.value.n, err);
+    if (status == KG_OK)
+        status = check_tensor(&t, err);
+    if (status != KG_OK)
+        return kg_err_prefix(err, "loss_fn_inputs.%s", e.key);
     d->has |= 1u << which;
-    if (read_tensor(&d->input[which], inside(&value), err) != KG_OK)
-        return kg_err_prefix(err, "loss_fn_inputs.%s", name);
+    d->input[which] = t;
     return KG_OK;
 }
 
-/* A chunk is text (1), an image (2) or sound (3); text is a message of tokens.
- * to: NULL to count */
-static kg_status read_chunk(int32_t *to, int64_t *n, struct kg_protobuf p,
-                            struct kg_err *err)
-{
-    struct kg_protobuf_field f, tokens;
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
-        if (!more)
-            return KG_OK;
-        if (f.number != 1)
-            return kg_fail(err, KG_EUNSUPPORTED,
-                           "model_input: expected tokens, found an image or sound");
-        struct kg_protobuf text = inside(&f);
-        for (bool within;;) {
-            KG_TRY(kg_protobuf_next(&text, &tokens, &within, err));
-            if (!within)
-                break;
-            if (tokens.number != 1 || tokens.wire != KG_PROTOBUF_BYTES ||
-                tokens.n % 4 != 0)
-                return kg_fail(err, KG_EFORMAT,
-                               "model_input: expected tokens of 4 bytes");
-            if (to && tokens.n > 0)
-                memcpy(to + *n, tokens.bytes, tokens.n);
-            *n += (int64_t)(tokens.n / 4);
-        }
-    }
-}
-
-static kg_status read_datum(struct datum *d, const struct kg_protobuf_field *f,
-                            struct kg_err *err)
-{
-    struct kg_protobuf_field part;
-    *d = (struct datum){.all = inside(f)};
-    struct kg_protobuf p = d->all;
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &part, &more, err));
-        if (!more)
-            return KG_OK;
-        if (part.number == 1)
-            KG_TRY(read_chunk(NULL, &d->n, inside(&part), err));
-        else if (part.number == 2)
-            KG_TRY(read_input(d, &part, err));
-    }
-}
-
-/* Every input has a value for each token, or k; and all data have the same inputs. */
-static kg_status check_datum(const struct kg_tinker_batch *b, const struct datum *d,
+/* A chunk is text (1), an image (2) or sound (3); text is a message of tokens. */
+static kg_status take_tokens(void *to, const struct kg_protobuf_field *f,
                              struct kg_err *err)
 {
+    struct datum *d = to;
+    if (f->number != 1 || f->wire != KG_PROTOBUF_BYTES || f->n % 4 != 0)
+        return kg_fail(err, KG_EFORMAT, "model_input: expected tokens of 4 bytes");
+    d->n += (int64_t)(f->n / 4);
+    return f->n > 0 ? kg_str_append(&d->b->packed, f->bytes, f->n, err) : KG_OK;
+}
+
+static kg_status take_chunk(void *to, const struct kg_protobuf_field *f,
+                            struct kg_err *err)
+{
+    if (f->number == 1)
+        return walk(to, take_tokens, f->bytes, f->n, err);
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "model_input: expected tokens, found an image or sound");
+}
+
+static kg_status take_part(void *to, const struct kg_protobuf_field *f,
+                           struct kg_err *err)
+{
+    if (f->number == 1)
+        return walk(to, take_chunk, f->bytes, f->n, err);
+    return f->number == 2 ? take_input(to, f, err) : KG_OK;
+}
+
+/* Every input has a value for each token, or k; and all data have those of the first. */
+static kg_status check_datum(const struct datum *d, struct kg_err *err)
+{
+    struct kg_tinker_batch *b = d->b;
     if (d->n < 1 || !(d->has & 1u << KG_TINKER_TARGET))
         return kg_fail(err, KG_EFORMAT,
                        "expected model_input and target_tokens, found %lld tokens%s",
                        (long long)d->n, d->n < 1 ? "" : " without targets");
+    if (b->n_data == 0) {
+        const int64_t k = (int64_t)d->input[KG_TINKER_IDS].n / d->n;
+        if (k > KG_TINKER_MAX_K)
+            return kg_fail(err, KG_EFORMAT,
+                           "topk_ids: expected at most %d ids, found %lld",
+                           KG_TINKER_MAX_K, (long long)k);
+        b->has = d->has;
+        b->k = (int)k;
+    }
     if (d->has != b->has)
         return kg_fail(err, KG_EFORMAT,
                        "expected the loss_fn_inputs of the first datum, found others");
@@ -216,198 +179,193 @@ static kg_status check_datum(const struct kg_tinker_batch *b, const struct datum
         return kg_fail(err, KG_EFORMAT,
                        "expected topk_ids and topk_logprobs together, found one");
     for (int i = 0; i < KG_TINKER_INPUTS; i++) {
-        const size_t want = (size_t)d->n * (inputs[i].wide ? (size_t)b->k : 1);
+        const size_t want = (size_t)(d->n * width(b, i));
         if (d->has & 1u << i && d->input[i].n != want)
             return kg_fail(err, KG_EFORMAT,
-                           "loss_fn_inputs.%s: expected %zu values, found %zu",
-                           inputs[i].name, want, d->input[i].n);
+                           "loss_fn_inputs.%s: expected %zu values, found %zu", inputs[i],
+                           want, d->input[i].n);
     }
     return KG_OK;
 }
 
-static kg_status measure_datum(struct kg_tinker_batch *b, const struct datum *d,
-                               struct kg_err *err)
+/* returns an element as a whole number; 0 if it is none */
+static int64_t element(double *real, const struct tensor *t, size_t i)
 {
-    if (b->n_data == 0) {
-        b->has = d->has;
-        const int64_t k = d->n > 0 ? (int64_t)d->input[KG_TINKER_IDS].n / d->n : 0;
-        if (k > KG_TINKER_MAX_K)
-            return kg_fail(err, KG_EFORMAT,
-                           "topk_ids: expected at most %d ids, found "
-                           "%lld",
-                           KG_TINKER_MAX_K, (long long)k);
-        b->k = (int)k;
-    }
-    KG_TRY(check_datum(b, d, err));
-    b->n_data++;
-    b->n += d->n;
-    return KG_OK;
+    int64_t whole = 0;
+    int32_t half = 0;
+    float x = 0;
+    if (t->dtype == INT64)
+        memcpy(&whole, t->data.bytes + 8 * i, 8);
+    else
+        memcpy(t->dtype == INT32 ? (void *)&half : &x, t->data.bytes + 4 * i, 4);
+    *real = t->dtype == FLOAT32 ? x : (double)(whole += half);
+    return whole;
 }
 
-static kg_status fill_input(struct kg_tinker_batch *b, const struct datum *d, int which,
-                            int32_t vocab, struct kg_err *err)
+static kg_status fill_input(double *to, const struct datum *d, int which,
+                            struct kg_err *err)
 {
-    const struct input *in = &inputs[which];
-    double *to = *(double **)((char *)b + in->field);
-    const int64_t each = in->wide ? b->k : 1;
-    to += b->begin[b->n_data] * each;
-    for (int64_t i = 0; i < d->n * each; i++) {
-        const int64_t id = element(&d->input[which], (size_t)i, &to[i]);
-        const bool whole = d->input[which].dtype != FLOAT32;
-        if (in->ids && (!whole || id < (in->wide ? -1 : 0) || id >= vocab))
+    const struct tensor *t = &d->input[which];
+    const int64_t least = which == KG_TINKER_IDS ? -1 : 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const int64_t id = element(&to[i], t, i);
+        if (is_ids(which) && (t->dtype == FLOAT32 || id < least || id >= d->b->vocab))
             return kg_fail(err, KG_EFORMAT,
-                           "loss_fn_inputs.%s[%lld]: expected an id below %d, found %g",
-                           in->name, (long long)i, vocab, to[i]);
+                           "loss_fn_inputs.%s[%zu]: expected an id below %d, found %g",
+                           inputs[which], i, d->b->vocab, to[i]);
         if (!isfinite(to[i]))
             return kg_fail(err, KG_ENONFINITE,
-                           "loss_fn_inputs.%s[%lld]: expected a number, found %g",
-                           in->name, (long long)i, to[i]);
+                           "loss_fn_inputs.%s[%zu]: expected a number, found %g",
+                           inputs[which], i, to[i]);
     }
     return KG_OK;
 }
 
-static kg_status fill_datum(struct kg_tinker_batch *b, const struct datum *d,
-                            int32_t vocab, struct kg_err *err)
+static kg_status add_values(const struct datum *d, struct kg_err *err)
 {
-    struct kg_protobuf p = d->all;
-    struct kg_protobuf_field part;
-    int32_t *tokens = b->tokens + b->begin[b->n_data] + b->n_data;
-    int64_t n = 0;
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &part, &more, err));
-        if (!more)
-            break;
-        if (part.number == 1)
-            KG_TRY(read_chunk(tokens, &n, inside(&part), err));
+    struct kg_tinker_batch *b = d->b;
+    for (int i = 0; i < KG_TINKER_INPUTS; i++) {
+        struct kg_str *s = &b->values[i == KG_TINKER_RATIO_MASK ? KG_TINKER_MASK : i];
+        const size_t n = (size_t)(d->n * width(b, i));
+        if (n == 0)
+            continue;
+        if (i < KG_TINKER_COLUMNS)
+            KG_TRY(kg_str_extend(s, n * sizeof(double), err));
+        double *to = (double *)s->data + s->len / sizeof(double) - n;
+        for (size_t j = 0; j < n && i < KG_TINKER_COLUMNS; j++)
+            to[j] = i == KG_TINKER_WEIGHT;
+        if (d->has & 1u << i)
+            KG_TRY(fill_input(to, d, i, err));
     }
-    for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= vocab)
+    return KG_OK;
+}
+
+/* Its tokens are in the batch; its last target follows them. */
+static kg_status add_datum(const struct datum *d, struct kg_err *err)
+{
+    struct kg_tinker_batch *b = d->b;
+    const int32_t *tokens = (const int32_t *)b->packed.data + b->n + b->n_data;
+    double last;
+    for (int64_t i = 0; i < d->n; i++)
+        if (tokens[i] < 0 || tokens[i] >= b->vocab)
             return kg_fail(err, KG_EFORMAT,
                            "model_input[%lld]: expected an id below %d, found %d",
-                           (long long)i, vocab, tokens[i]);
-    for (int64_t i = 0; i < n; i++)
-        b->weight[b->begin[b->n_data] + i] = 1;
-    for (int i = 0; i < KG_TINKER_INPUTS; i++)
-        if (d->has & 1u << i)
-            KG_TRY(fill_input(b, d, i, vocab, err));
-    b->begin[b->n_data + 1] = b->begin[b->n_data] + n;
-    tokens[n] = (int32_t)b->target[b->begin[b->n_data + 1] - 1];
+                           (long long)i, b->vocab, tokens[i]);
+    KG_TRY(add_values(d, err));
+    b->n += d->n;
+    const int32_t id = (int32_t)element(&last, &d->input[KG_TINKER_TARGET],
+                                        (size_t)d->n - 1);
+    KG_TRY(kg_str_append(&b->packed, &id, sizeof id, err));
+    return kg_str_append(&b->begins, &b->n, sizeof b->n, err);
+}
+
+static kg_status take_datum(struct kg_tinker_batch *b, const struct kg_protobuf_field *f,
+                            struct kg_err *err)
+{
+    struct datum d = {.b = b};
+    kg_status status = walk(&d, take_part, f->bytes, f->n, err);
+    if (status == KG_OK)
+        status = check_datum(&d, err);
+    if (status == KG_OK)
+        status = add_datum(&d, err);
+    if (status != KG_OK)
+        return kg_err_prefix(err, "data[%lld]", (long long)b->n_data);
     b->n_data++;
+    return KG_OK;
+}
+
+static kg_status take_any(void *to, const struct kg_protobuf_field *f, struct kg_err *err)
+{
+    (void)err;
+    *(struct kg_protobuf_field *)to = *f;
     return KG_OK;
 }
 
 /* The later of two values of a key wins. */
-static kg_status add_setting(struct kg_tinker_batch *b, const struct kg_protobuf_field *f,
-                             struct kg_err *err)
+static kg_status take_setting(struct kg_tinker_batch *b,
+                              const struct kg_protobuf_field *f, struct kg_err *err)
 {
-    struct kg_tinker_setting s;
-    struct kg_protobuf_field value;
-    bool more;
-    int i = 0;
-    KG_TRY(read_entry(s.key, &value, inside(f), err));
-    if (value.wire == KG_PROTOBUF_BYTES) { /* a LossConfigValue */
-        struct kg_protobuf p = inside(&value);
-        KG_TRY(kg_protobuf_next(&p, &value, &more, err));
-    }
-    if (value.wire != KG_PROTOBUF_64BIT && value.wire != KG_PROTOBUF_BYTES)
-        return kg_fail(err, KG_EFORMAT, "loss_fn_config: %s: expected a number or a text",
-                       s.key);
+    struct entry e = {.key = ""};
+    struct kg_protobuf_field v = {0};
     double number;
-    memcpy(&number, &value.value, sizeof number);
-    if (value.wire == KG_PROTOBUF_BYTES)
-        KG_TRY(take_text(s.value, &value, "loss_fn_config", err));
+    int i = 0;
+    KG_TRY(walk(&e, take_entry, f->bytes, f->n, err));
+    if (e.value.wire == KG_PROTOBUF_BYTES) /* a LossConfigValue */
+        KG_TRY(walk(&v, take_any, e.value.bytes, e.value.n, err));
     else
-        snprintf(s.value, sizeof s.value, "%.17g", number);
-    while (i < b->n_settings && strcmp(b->settings[i].key, s.key) != 0)
+        v = e.value;
+    if (v.wire != KG_PROTOBUF_64BIT && v.wire != KG_PROTOBUF_BYTES)
+        return kg_fail(err, KG_EFORMAT, "loss_fn_config: %s: expected a number or a text",
+                       e.key);
+    while (i < b->n_settings && strcmp(b->settings[i].key, e.key) != 0)
         i++;
     if (i == KG_TINKER_SETTINGS)
         return kg_fail(err, KG_EFORMAT, "loss_fn_config: expected at most %d keys",
                        KG_TINKER_SETTINGS);
-    b->settings[i] = s;
     b->n_settings += i == b->n_settings;
+    memcpy(b->settings[i].key, e.key, sizeof e.key);
+    if (v.wire == KG_PROTOBUF_BYTES)
+        return take_text(b->settings[i].value, &v, "loss_fn_config", err);
+    memcpy(&number, &v.value, sizeof number);
+    snprintf(b->settings[i].value, sizeof e.key, "%.17g", number);
     return KG_OK;
 }
 
-static kg_status read_field(struct kg_tinker_batch *b, const struct kg_protobuf_field *f,
-                            struct kg_err *err)
+static kg_status take_head(void *to, const struct kg_protobuf_field *f,
+                           struct kg_err *err)
 {
-    switch (f->number) {
-    case 1:
-        return take_text(b->model_id, f, "model_id", err);
-    case 2:
+    struct kg_tinker_batch *b = to;
+    if (f->number == 2)
         b->seq = (int64_t)f->value;
-        return KG_OK;
+    return f->number == 1 ? take_text(b->model_id, f, "model_id", err) : KG_OK;
+}
+
+static kg_status take_request(void *to, const struct kg_protobuf_field *f,
+                              struct kg_err *err)
+{
+    struct kg_tinker_batch *b = to;
+    switch (f->number) {
+    case 3:
+        return take_datum(b, f, err);
     case 4:
         return take_text(b->loss, f, "loss_fn", err);
     case 5:
     case 7:
-        return add_setting(b, f, err);
+        return take_setting(b, f, err);
     case 6:
         b->forward_only = f->value != 0;
-        return KG_OK;
     }
-    return KG_OK;
+    return take_head(to, f, err);
 }
 
 kg_status kg_tinker_read_head(struct kg_tinker_batch *b, const void *bytes, size_t n,
                               struct kg_err *err)
 {
-    struct kg_protobuf p = kg_protobuf_over(bytes, n);
-    struct kg_protobuf_field f;
     *b = (struct kg_tinker_batch){.n_data = 0};
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
-        if (!more)
-            return KG_OK;
-        if (f.number <= 2)
-            KG_TRY(read_field(b, &f, err));
-    }
-}
-
-/* fill: into the arrays, which have the size that the first walk found. */
-static kg_status walk(struct kg_tinker_batch *b, const void *bytes, size_t n, bool fill,
-                      int32_t vocab, struct kg_err *err)
-{
-    struct kg_protobuf p = kg_protobuf_over(bytes, n);
-    struct kg_protobuf_field f;
-    struct datum d;
-    for (bool more;;) {
-        KG_TRY(kg_protobuf_next(&p, &f, &more, err));
-        if (!more)
-            return KG_OK;
-        if (f.number != 3) {
-            KG_TRY(fill ? KG_OK : read_field(b, &f, err));
-            continue;
-        }
-        kg_status status = read_datum(&d, &f, err);
-        if (status == KG_OK)
-            status = fill ? fill_datum(b, &d, vocab, err) : measure_datum(b, &d, err);
-        if (status != KG_OK)
-            return kg_err_prefix(err, "data[%lld]", (long long)b->n_data);
-    }
+    return walk(b, take_head, bytes, n, err);
 }
 
 kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, size_t n,
                                int32_t vocab, struct kg_err *err)
 {
-    *b = (struct kg_tinker_batch){.n_data = 0};
-    KG_TRY(walk(b, bytes, n, false, vocab, err));
-    const size_t counts[COUNTS] = {
-        [DATA] = (size_t)b->n_data + 1,
-        [TOKENS] = (size_t)b->n,
-        [PACKED] = (size_t)(b->n + b->n_data),
-        [IDS] = (size_t)b->n * (size_t)b->k,
-    };
+    *b = (struct kg_tinker_batch){.vocab = vocab};
+    KG_TRY(kg_str_append(&b->begins, &b->n, sizeof b->n, err));
+    KG_TRY(walk(b, take_request, bytes, n, err));
     if (b->n_data == 0)
         return kg_fail(err, KG_EFORMAT, "data: expected at least one datum, found none");
-    KG_TRY(kg_columns_take(&b->block, b, columns, counts, "a batch", err));
-    b->n_data = 0;
-    return walk(b, bytes, n, true, vocab, err);
+    b->begin = (const int64_t *)b->begins.data;
+    b->tokens = (const int32_t *)b->packed.data;
+    for (int i = 0; i < KG_TINKER_COLUMNS; i++)
+        b->value[i] = (const double *)b->values[i].data;
+    return KG_OK;
 }
 
 void kg_tinker_batch_release(struct kg_tinker_batch *b)
 {
-    kg_columns_free(&b->block, b, columns);
+    kg_str_release(&b->begins);
+    kg_str_release(&b->packed);
+    for (int i = 0; i < KG_TINKER_COLUMNS; i++)
+        kg_str_release(&b->values[i]);
 }
 
 /* ---- writing ---- */

@@ -2,13 +2,11 @@
  * metrics out, and samples out.
  *
  * A batch becomes flat arrays over the N target tokens of all its data, in order; datum i
- * owns [begin[i], begin[i+1]). It is read by a walk over the message (data/protobuf.h)
- * that sees every datum twice: to count, and to fill arrays of that size.
+ * owns [begin[i], begin[i+1]). They grow datum by datum.
  */
 #ifndef KG_TINKER_WIRE_H
 #define KG_TINKER_WIRE_H
 
-#include "base/columns.h"
 #include "base/status.h"
 #include "base/str.h"
 #include "traj/traj.h"
@@ -30,9 +28,10 @@ enum kg_tinker_input {
     KG_TINKER_LOGPROB,
     KG_TINKER_ADVANTAGE,
     KG_TINKER_MASK,
-    KG_TINKER_RATIO_MASK, /* sequence_ratio_mask: the same as mask */
     KG_TINKER_IDS,
     KG_TINKER_ID_LOGPROBS,
+    KG_TINKER_COLUMNS,
+    KG_TINKER_RATIO_MASK = KG_TINKER_COLUMNS, /* the same as mask */
     KG_TINKER_INPUTS
 };
 
@@ -47,17 +46,22 @@ struct kg_tinker_batch {
     int64_t n_data, n; /* N */
     int k;             /* ids of a token: topk_ids */
     unsigned has;      /* inputs that the data have: 1 << enum kg_tinker_input */
-    struct kg_block block;
-    int64_t *begin; /* (n_data+1) owned, as all below */
+    int32_t vocab;
+    const int64_t *begin; /* (n_data+1) borrowed, as all below */
     /* (N+n_data) the model's input: the tokens of each datum, then its last target */
-    int32_t *tokens;
-    double *target;    /* (N) */
-    double *weight;    /* (N) 1 if absent */
-    double *logprob;   /* (N) the sampler's */
-    double *advantage; /* (N) */
-    double *mask;      /* (N) */
-    double *ids;       /* (N,k) -1: unused slot */
-    double *id_logp;   /* (N,k) */
+    const int32_t *tokens;
+    union {
+        const double *value[KG_TINKER_COLUMNS];
+        struct {
+            const double *target;        /* (N) */
+            const double *weight;        /* (N) 1 if absent */
+            const double *logprob;       /* (N) the sampler's */
+            const double *advantage;     /* (N) */
+            const double *mask;          /* (N) */
+            const double *ids, *id_logp; /* (N,k) ids -1: unused slot */
+        };
+    };
+    struct kg_str begins, packed, values[KG_TINKER_COLUMNS]; /* owned: their memory */
 };
 
 /* Fields 1 and 2 only: model_id, seq.   errors: EFORMAT */
