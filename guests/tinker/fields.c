@@ -49,8 +49,8 @@ static const struct field sampling_fields[] = {
 
 #define FIELDS(of) of##_fields, sizeof of##_fields / sizeof *of##_fields
 static const struct object {
-    kg_tinker_run_fn run; /* NULL: it samples */
-    const char *settings; /* NULL: the request itself */
+    kg_tinker_run_fn *run; /* NULL: it samples */
+    const char *settings;  /* NULL: the request itself */
     const struct field *fields;
     size_t n;
 } objects[] = {
@@ -84,7 +84,7 @@ static kg_status check_object(const struct object *o, const struct kg_json_doc *
     return KG_OK;
 }
 
-kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn run,
+kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn *run,
                                  struct kg_err *err)
 {
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {

@@ -373,7 +373,7 @@ static kg_status learn(struct learning *l, struct kg_str *out, struct kg_err *er
 }
 
 kg_status kg_tinker_learn(struct kg_tinker *t, struct kg_tinker_job *job,
-                          struct kg_str *out, struct kg_err *err)
+                          struct kg_err *err)
 {
     struct kg_tinker_batch b = {.n_data = 0};
     struct learning l = {.t = t, .b = &b};
@@ -381,7 +381,7 @@ kg_status kg_tinker_learn(struct kg_tinker *t, struct kg_tinker_job *job,
     KG_TRY(kg_tinker_model_of(&l.model, t, job->scope, err));
     KG_TRY_GOTO(out, kg_tinker_read_batch(&b, job->body.data, job->body.len,
                                           t->opts.model->config.vocab, err));
-    status = learn(&l, out, err);
+    status = learn(&l, &job->result, err);
 out:
     kg_columns_free(&l.terms.block, &l.terms, columns);
     kg_mem_free(l.logp);

@@ -9,7 +9,7 @@
 enum { KEPT = 4096, HOLD_S = 30, LOST_S = 300, RETIRED = -2 };
 static const char leaving[] = "the server is shutting down";
 
-static void job_free(struct kg_tinker_job *job)
+void kg_tinker_job_free(struct kg_tinker_job *job)
 {
     kg_json_release(&job->doc);
     kg_str_release(&job->body);
@@ -24,7 +24,7 @@ static void drop(struct kg_tinker *t, struct kg_tinker_job **at)
     *at = job->next;
     t->n_jobs--;
     t->held -= job->result.len;
-    job_free(job);
+    kg_tinker_job_free(job);
 }
 
 /* The oldest jobs that are done give way. Under the lock. */
@@ -45,71 +45,51 @@ static bool may_run_again(const struct kg_tinker_job *job)
     return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);
 }
 
-static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *call,
+static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
                      struct kg_err *err)
 {
-    struct kg_tinker_job **end = &t->jobs;
+    struct kg_tinker_job **end = &t->jobs, *old;
     if (t->quitting)
         return kg_fail(err, KG_EINTERRUPTED, "%s", leaving);
-    for (; *end; end = &(*end)->next) {
-        struct kg_tinker_job *job = *end;
-        if (job->seq != call->seq || strcmp(job->scope, call->scope) != 0)
-            continue;
-        *id = job->id;
-        if (job->hash == call->hash && !may_run_again(job))
-            return KG_OK;
-        if (job->hash == call->hash) {
-            drop(t, end);
-            break;
-        }
+    while ((old = *end) && (old->seq != job->seq || strcmp(old->scope, job->scope) != 0))
+        end = &old->next;
+    if (old && old->hash != job->hash)
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected the request that had sequence number %lld before, "
                        "found another request",
-                       call->scope, (long long)call->seq);
+                       job->scope, (long long)job->seq);
+    if (old && !may_run_again(old)) {
+        *id = old->id;
+        kg_tinker_job_free(job);
+        return KG_OK;
     }
+    if (old)
+        drop(t, end);
     if (t->n_open >= t->opts.max_requests)
         return kg_fail(err, KG_ENOSPACE, "%d requests are open: try again later",
                        t->opts.max_requests);
-    struct kg_tinker_job *job = kg_mem_calloc(1, sizeof *job, "a request", err);
-    if (!job)
-        return err->code;
-    job->id = *id = ++t->last_id;
-    job->since = kg_clock_seconds();
-    job->run = call->run;
-    job->proto = call->proto;
-    job->seq = call->seq;
-    job->hash = call->hash;
-    job->doc = call->doc;
-    job->body = call->body;
-    memcpy(job->scope, call->scope, sizeof job->scope);
-    call->doc = (struct kg_json_doc){0};
-    call->body = (struct kg_str){0};
     while (*end)
         end = &(*end)->next;
     *end = job;
+    job->id = *id = ++t->last_id;
+    job->since = kg_clock_seconds();
     t->n_jobs++;
     t->n_open++;
     pthread_cond_signal(&t->due);
     return KG_OK;
 }
 
-kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *call,
+kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
                           struct kg_err *err)
 {
     pthread_mutex_lock(&t->lock);
     make_room(t);
-    const kg_status status = add(id, t, call, err);
+    const kg_status status = add(id, t, job, err);
     pthread_mutex_unlock(&t->lock);
     return status;
 }
 
-static void answer(struct kg_http_exchange *x, const struct kg_tinker_job *job)
-{
-    kg_http_reply(x, 200,
-                  job->proto && !job->http_status ? "application/x-protobuf"
-                                                  : "application/json",
-                  kg_str_text(&job->result), job->result.len);
-}
+/* ---- who waits ---- */
 
 static void ask_again(struct kg_http_exchange *x)
 {
@@ -117,61 +97,74 @@ static void ask_again(struct kg_http_exchange *x)
     kg_http_reply(x, 408, "application/json", body, sizeof body - 1);
 }
 
-/* Takes a waiter out of its list.   returns its exchange */
-static struct kg_http_exchange *take_waiter(struct kg_tinker_waiter **at)
+/* Answers all whose job is done, or whose wait is over. Under the lock. */
+static void settle(struct kg_tinker *t, double now)
 {
-    struct kg_tinker_waiter *w = *at;
-    struct kg_http_exchange *x = w->x;
-    *at = w->next;
-    kg_mem_free(w);
-    return x;
+    for (struct kg_tinker_waiter **at = &t->waiters, *w; (w = *at);) {
+        const struct kg_tinker_job *job = w->job;
+        if (job->done)
+            kg_http_reply(w->x, 200,
+                          job->proto && !job->http_status ? "application/x-protobuf"
+                                                          : "application/json",
+                          kg_str_text(&job->result), job->result.len);
+        else if (t->quitting)
+            kg_http_reply_error(w->x, 503, leaving);
+        else if (now > w->until)
+            ask_again(w->x);
+        else {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        kg_mem_free(w);
+    }
 }
 
 void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x)
 {
+    const double now = kg_clock_seconds();
     struct kg_err err;
     struct kg_tinker_waiter *w = kg_mem_calloc(1, sizeof *w, "a waiting client", &err);
-    if (!w) {
-        ask_again(x);
-        return;
-    }
-    *w = (struct kg_tinker_waiter){.x = x, .until = kg_clock_seconds() + HOLD_S};
     pthread_mutex_lock(&t->lock);
-    struct kg_tinker_job *job = t->quitting ? NULL : t->jobs;
+    const struct kg_tinker_job *job = t->jobs;
     while (job && job->id != id)
         job = job->next;
-    if (job && !job->done) {
-        w->next = job->waiters;
-        job->waiters = w;
-        w = NULL;
-    } else if (job) {
-        answer(x, job);
+    if (job && w) {
+        *w = (struct kg_tinker_waiter){x, job, now + HOLD_S, t->waiters};
+        t->waiters = w;
+        settle(t, now);
     }
     pthread_mutex_unlock(&t->lock);
-    kg_mem_free(w);
     if (!job)
         kg_http_reply_error(x, 410, "no such future is kept: send the request again");
+    else if (!w)
+        ask_again(x);
+    if (!job)
+        kg_mem_free(w);
 }
 
-static bool is_users_fault(kg_status status)
+/* ---- ends ---- */
+
+static kg_status put_failure(struct kg_str *out, int http_status, const char *message,
+                             struct kg_err *err)
 {
-    return kg_tinker_http_status(status) < 500;
+    KG_TRY(kg_json_put_text(out, "{\"error\": ", message, err));
+    return kg_str_printf(out, err, ", \"category\": \"%s\"}",
+                         http_status < 500 ? "user" : "server");
 }
 
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure)
 {
+    const int http_status = status == KG_OK ? 0 : kg_tinker_http_status(status);
     struct kg_err err;
-    if (status != KG_OK) {
+    if (http_status)
         kg_str_clear(&job->result);
-        if (kg_json_put_text(&job->result, "{\"error\": ", failure->message, &err) !=
-                KG_OK ||
-            kg_str_printf(&job->result, &err, ", \"category\": \"%s\"}",
-                          is_users_fault(status) ? "user" : "server") != KG_OK)
-            kg_str_clear(&job->result);
-    }
+    if (http_status &&
+        put_failure(&job->result, http_status, failure->message, &err) != KG_OK)
+        kg_str_clear(&job->result);
     pthread_mutex_lock(&t->lock);
-    job->http_status = status == KG_OK ? 0 : kg_tinker_http_status(status);
+    job->http_status = http_status;
     job->done = true;
     job->running = false;
     t->n_open--;
@@ -179,8 +172,7 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     kg_json_release(&job->doc);
     job->doc = (struct kg_json_doc){0};
     kg_str_release(&job->body);
-    while (job->waiters)
-        answer(take_waiter(&job->waiters), job);
+    settle(t, kg_clock_seconds());
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -196,27 +188,20 @@ void kg_tinker_retire(struct kg_tinker *t, const char *model_id)
 void kg_tinker_expire(struct kg_tinker *t, double now)
 {
     pthread_mutex_lock(&t->lock);
-    for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
+    for (struct kg_tinker_job *job = t->jobs; job; job = job->next)
         job->late = now > job->since + LOST_S;
-        for (struct kg_tinker_waiter **at = &job->waiters; *at;)
-            if (now > (*at)->until)
-                ask_again(take_waiter(at));
-            else
-                at = &(*at)->next;
-    }
+    settle(t, now);
     pthread_mutex_unlock(&t->lock);
 }
 
 void kg_tinker_forget(struct kg_tinker *t)
 {
     pthread_mutex_lock(&t->lock);
-    for (struct kg_tinker_job *job = t->jobs, *next; job; job = next) {
-        next = job->next;
-        while (job->waiters)
-            kg_http_reply_error(take_waiter(&job->waiters), 503, leaving);
-        job_free(job);
+    settle(t, 0);
+    for (struct kg_tinker_job *job; (job = t->jobs);) {
+        t->jobs = job->next;
+        kg_tinker_job_free(job);
     }
-    t->jobs = NULL;
     t->n_jobs = t->n_open = 0;
     t->held = 0;
     pthread_mutex_unlock(&t->lock);

@@ -289,8 +289,8 @@ static const struct row {
     const char *method, *path;
     path_fn get;
     now_fn now;
-    kg_tinker_run_fn run; /* NULL: it samples */
-    const char *scope;    /* NULL: SESSION:train:SEQ, of a model that it creates */
+    kg_tinker_run_fn *run; /* NULL: it samples */
+    const char *scope;     /* NULL: SESSION:train:SEQ, of a model that it creates */
     bool proto;
     const char *help;
 } rows[] = {
@@ -354,29 +354,28 @@ static kg_status take_text(char to[KG_TINKER_ID], const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-static kg_status scope_of(struct kg_tinker_call *call, const struct row *row,
+static kg_status scope_of(struct kg_tinker_job *job, const struct row *row,
                           const struct kg_tinker *t, struct kg_err *err)
 {
-    const struct kg_json_doc *doc = &call->doc;
+    const struct kg_json_doc *doc = &job->doc;
     const bool creates = !row->scope || (row->run == kg_tinker_load_weights &&
                                          !kg_json_get(doc->root, "model_id"));
     char session[KG_TINKER_ID];
     int64_t seq;
     if (!creates) {
-        KG_TRY(take_text(call->scope, doc, row->scope, err));
+        KG_TRY(take_text(job->scope, doc, row->scope, err));
         if (row->run == kg_tinker_unload) {
-            call->seq = -1;
+            job->seq = -1;
             return KG_OK;
         }
-        return kg_json_need_int(&call->seq, doc, doc->root, "seq_id", row->run ? 1 : 0,
+        return kg_json_need_int(&job->seq, doc, doc->root, "seq_id", row->run ? 1 : 0,
                                 INT32_MAX, err);
     }
     KG_TRY(take_text(session, doc, "session_id", err));
     KG_TRY(check_session(t, session, err));
     KG_TRY(kg_json_need_int(&seq, doc, doc->root, "model_seq_id", 0, INT32_MAX, err));
-    snprintf(call->scope, sizeof call->scope, "%.60s:train:%lld", session,
-             (long long)seq);
-    call->seq = 0;
+    snprintf(job->scope, sizeof job->scope, "%.60s:train:%lld", session, (long long)seq);
+    job->seq = 0;
     return KG_OK;
 }
 
@@ -399,7 +398,7 @@ static kg_status take_body(const char **body, size_t *n, struct kg_str *own,
     return KG_OK;
 }
 
-static kg_status read_proto(struct kg_tinker_call *call, const char *body, size_t n,
+static kg_status read_proto(struct kg_tinker_job *job, const char *body, size_t n,
                             struct kg_err *err)
 {
     struct kg_tinker_batch head;
@@ -407,45 +406,54 @@ static kg_status read_proto(struct kg_tinker_call *call, const char *body, size_
     if (!kg_tinker_is_name(head.model_id) || head.seq < 1 || head.seq > INT32_MAX)
         return kg_fail(err, KG_EFORMAT,
                        "expected a ForwardBackwardRequest with model_id and seq_id");
-    snprintf(call->scope, sizeof call->scope, "%.95s", head.model_id);
-    call->seq = head.seq;
-    return kg_str_append(&call->body, body, n, err);
+    snprintf(job->scope, sizeof job->scope, "%.95s", head.model_id);
+    job->seq = head.seq;
+    return kg_str_append(&job->body, body, n, err);
 }
 
-static kg_status put_future(struct kg_str *out, int64_t id, const struct row *row,
-                            const struct kg_tinker_call *call, int64_t samples,
+static kg_status read_json(struct kg_tinker_job *job, const struct row *row,
+                           const struct kg_tinker *t, const char *body, size_t n,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_json_parse(&job->doc, body, n, row->path, err));
+    KG_TRY(scope_of(job, row, t, err));
+    return kg_tinker_check_fields(&job->doc, row->run, err);
+}
+
+/* job: as it was before it was queued */
+static kg_status put_future(struct kg_str *out, int64_t id,
+                            const struct kg_tinker_job *job, int64_t samples,
                             struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, "{\"request_id\": \"%lld\"", (long long)id));
-    if (row->run)
-        return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", call->scope);
+    if (job->run)
+        return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", job->scope);
     KG_TRY(kg_str_puts(out, ", \"sample_sequence_ids\": [", err));
-    for (int64_t i = 0; i < samples; i++)
+    for (int64_t i = 0; i < samples && i < 1024; i++)
         KG_TRY(kg_str_printf(out, err, "%s\"%s:%lld:%lld\"", i > 0 ? ", " : "",
-                             call->scope, (long long)call->seq, (long long)i));
+                             job->scope, (long long)job->seq, (long long)i));
     return kg_str_puts(out, "]}", err);
 }
 
 static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct row *row,
                         const char *body, size_t n, struct kg_err *err)
 {
-    struct kg_tinker_call call = {.run = row->run, .proto = row->proto};
-    int64_t id, samples = 0;
-    kg_status status;
-    call.hash = kg_hash_bytes(body, n) ^ kg_hash_bytes(row->path, strlen(row->path));
-    if (row->run == kg_tinker_learn) {
-        KG_TRY_GOTO(out, read_proto(&call, body, n, err));
-    } else {
-        KG_TRY_GOTO(out, kg_json_parse(&call.doc, body, n, row->path, err));
-        KG_TRY_GOTO(out, scope_of(&call, row, t, err));
-        KG_TRY_GOTO(out, kg_tinker_check_fields(&call.doc, row->run, err));
-        samples = kg_json_int(kg_json_get(call.doc.root, "num_samples"), 1);
-    }
-    KG_TRY_GOTO(out, kg_tinker_queue(&id, t, &call, err));
-    status = put_future(out, id, row, &call, samples < 1024 ? samples : 1024, err);
-out:
-    kg_json_release(&call.doc);
-    kg_str_release(&call.body);
+    struct kg_tinker_job *job = kg_mem_calloc(1, sizeof *job, "a request", err);
+    int64_t id;
+    if (!job)
+        return err->code;
+    job->run = row->run;
+    job->proto = row->proto;
+    job->hash = kg_hash_bytes(body, n) ^ kg_hash_bytes(row->path, strlen(row->path));
+    kg_status status = row->run == kg_tinker_learn ? read_proto(job, body, n, err)
+                                                   : read_json(job, row, t, body, n, err);
+    const struct kg_tinker_job was = *job;
+    const int64_t samples = kg_json_int(kg_json_get(job->doc.root, "num_samples"), 1);
+    if (status == KG_OK)
+        status = kg_tinker_queue(&id, t, job, err);
+    if (status == KG_OK)
+        return put_future(out, id, &was, samples, err);
+    kg_tinker_job_free(job);
     return status;
 }
 

@@ -47,23 +47,16 @@ struct kg_tinker_session {
 
 struct kg_tinker;
 struct kg_tinker_job;
-/* Writes the result: JSON, or a protocol buffer if job->proto. */
-typedef kg_status (*kg_tinker_run_fn)(struct kg_tinker *t, struct kg_tinker_job *job,
-                                      struct kg_str *out, struct kg_err *err);
+/* Writes the job's result: JSON, or a protocol buffer if job->proto. */
+typedef kg_status kg_tinker_run_fn(struct kg_tinker *t, struct kg_tinker_job *job,
+                                   struct kg_err *err);
 
-/* A client that asked for a result. */
-struct kg_tinker_waiter {
-    struct kg_http_exchange *x;
-    double until; /* then the server tells it to ask again */
-    struct kg_tinker_waiter *next;
-};
-
-/* A request that is answered later. Guarded by the lock; the fields that the worker reads
- * stay unchanged until the job is done. */
+/* A request that is answered later. Guarded by the lock once it is queued; the fields
+ * that the worker reads stay unchanged until the job is done. */
 struct kg_tinker_job {
     int64_t id;
-    kg_tinker_run_fn run; /* NULL: it samples */
-    bool proto;           /* its result is a protocol buffer */
+    kg_tinker_run_fn *run; /* NULL: it samples */
+    bool proto;            /* its result is a protocol buffer */
     /* a model_id, whose jobs run in order of seq, or a sampling_session_id, whose jobs
      * need no order */
     char scope[KG_TINKER_ID];
@@ -74,10 +67,17 @@ struct kg_tinker_job {
     double since;           /* its arrival */
     bool late;              /* its wait is so long that its predecessor counts as lost */
     bool running, done;
-    int http_status;                  /* of the result; 0: 200 */
-    struct kg_str result;             /* owned */
-    struct kg_tinker_waiter *waiters; /* owned, all of retrieve_future */
+    int http_status;      /* of the result; 0: 200 */
+    struct kg_str result; /* owned */
     struct kg_tinker_job *next;
+};
+
+/* A client that asked for the result of a job that is not done. */
+struct kg_tinker_waiter {
+    struct kg_http_exchange *x;
+    const struct kg_tinker_job *job;
+    double until; /* then the server tells it to ask again */
+    struct kg_tinker_waiter *next;
 };
 
 /* The open sampler. Used by the worker only. */
@@ -104,7 +104,8 @@ struct kg_tinker {
 
     pthread_mutex_t lock;
     pthread_cond_t due;
-    struct kg_tinker_job *jobs; /* in order of arrival */
+    struct kg_tinker_job *jobs;       /* owned, in order of arrival */
+    struct kg_tinker_waiter *waiters; /* owned */
     int64_t n_jobs, n_open;
     size_t held; /* bytes of results */
     int64_t last_id;
@@ -124,27 +125,19 @@ int kg_tinker_http_status(kg_status status);
 
 /* ---- fields.c ---- */
 /* Whether the fields of a job's request have their types.   errors: EFORMAT, EINVAL */
-kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn run,
+kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn *run,
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- queue.c: futures ---- */
-/* Takes over doc and body. A repeated request gets the future of the first one.
- * errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many are
- * open), ENOMEM */
-struct kg_tinker_call {
-    kg_tinker_run_fn run;
-    bool proto;
-    char scope[KG_TINKER_ID];
-    int64_t seq;
-    uint64_t hash;
-    struct kg_json_doc doc;
-    struct kg_str body;
-};
-kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *call,
+/* Takes over the job, unless it fails. A repeated request gets the future of the first
+ * one.   errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many
+ * are open), EINTERRUPTED */
+kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
+void kg_tinker_job_free(struct kg_tinker_job *job);
 /* Answers when the job is done, or with 408 after a while; 410 if there is none. */
 void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x);
-/* Ends a job with its result or its failure, and answers its waiter. */
+/* Ends a job with its result or its failure, and answers its clients. */
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure);
 /* Keeps the results of an ended model, but forgets its requests: a model with the same id
@@ -159,24 +152,17 @@ void *kg_tinker_work(void *tinker);
 /* Under the lock. */
 bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job);
 void kg_tinker_free_models(struct kg_tinker *t);
-kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err);
-kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err);
-kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err);
-kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err);
-kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
-                               struct kg_str *out, struct kg_err *err);
-kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
-                           struct kg_str *out, struct kg_err *err);
+kg_tinker_run_fn kg_tinker_create_model;
+kg_tinker_run_fn kg_tinker_load_weights;
+kg_tinker_run_fn kg_tinker_save_weights;
+kg_tinker_run_fn kg_tinker_save_sampler;
+kg_tinker_run_fn kg_tinker_optim_step;
+kg_tinker_run_fn kg_tinker_unload;
 
 /* ---- loss.c, learn.c: forward_backward ---- */
 kg_status kg_tinker_algo(struct kg_algo *algo, const struct kg_tinker_batch *b,
                          int64_t vocab, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_tinker_learn(struct kg_tinker *t, struct kg_tinker_job *job,
-                          struct kg_str *out, struct kg_err *err);
+kg_tinker_run_fn kg_tinker_learn;
 /* The model of a job.   errors: ENOTFOUND */
 kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
                              const char *id, struct kg_err *err) KG_MUST_CHECK;

@@ -62,9 +62,8 @@ static int count_waiting(void)
 {
     int n = 0;
     pthread_mutex_lock(&server->lock);
-    for (const struct kg_tinker_job *job = server->jobs; job; job = job->next)
-        for (const struct kg_tinker_waiter *w = job->waiters; w; w = w->next)
-            n++;
+    for (const struct kg_tinker_waiter *w = server->waiters; w; w = w->next)
+        n++;
     pthread_mutex_unlock(&server->lock);
     return n;
 }

@@ -186,7 +186,7 @@ static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_json *r,
 }
 
 kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err)
+                                 struct kg_err *err)
 {
     const struct kg_json *r = job->doc.root;
     struct kg_tinker_model *m = NULL;
@@ -195,7 +195,8 @@ kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
     KG_TRY(read_lora(&f, r, err));
     const kg_status status = open_model(&m, t, job->scope, &f, err);
     KG_TRY(admit(t, m, &f, r, status, err));
-    return kg_str_printf(out, err, "{\"type\": \"create_model\", \"model_id\": \"%s\"}",
+    return kg_str_printf(&job->result, err,
+                         "{\"type\": \"create_model\", \"model_id\": \"%s\"}",
                          job->scope);
 }
 
@@ -263,7 +264,7 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
 }
 
 kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err)
+                                 struct kg_err *err)
 {
     const struct kg_json *r = job->doc.root;
     const char *path = kg_json_text(kg_json_get(r, "path"), NULL);
@@ -275,8 +276,9 @@ kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
                        "new model, found model_id");
     const kg_status status = open_checkpoint(&m, &f, t, job, err);
     KG_TRY(admit(t, m, &f, r, status, err));
-    KG_TRY(kg_json_put_text(out, "{\"type\": \"load_weights\", \"path\": ", path, err));
-    return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", job->scope);
+    KG_TRY(kg_json_put_text(&job->result, "{\"type\": \"load_weights\", \"path\": ", path,
+                            err));
+    return kg_str_printf(&job->result, err, ", \"model_id\": \"%s\"}", job->scope);
 }
 
 /* ---- a step ---- */
@@ -313,7 +315,7 @@ static kg_status read_optim(struct kg_optim_opts *o, const struct kg_json *r,
 }
 
 kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
-                               struct kg_str *out, struct kg_err *err)
+                               struct kg_err *err)
 {
     struct kg_tinker_model *m;
     double norm, lr;
@@ -332,7 +334,7 @@ kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
     state->count.step++;
     if (state->anchor && m->algo.anchor)
         KG_TRY(kg_run_anchor_after_step(&m->algo, state, err));
-    return kg_str_printf(out, err,
+    return kg_str_printf(&job->result, err,
                          "{\"type\": \"optim_step\", \"metrics\": {\"grad_norm:mean\": "
                          "%.9g}}",
                          norm);
@@ -370,7 +372,7 @@ static kg_status save(struct kg_tinker *t, const struct kg_tinker_model *m,
 }
 
 kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err)
+                                 struct kg_err *err)
 {
     const struct kg_json *r = job->doc.root;
     const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
@@ -380,8 +382,8 @@ kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
     snprintf(own, sizeof own, "seq-%06lld", (long long)job->seq);
     KG_TRY(path_of(path, job, "weights", name, own, err));
     KG_TRY(save(t, m, r, path, true, err));
-    return kg_str_printf(out, err, "{\"type\": \"save_weights\", \"path\": \"%s\"}",
-                         path);
+    return kg_str_printf(&job->result, err,
+                         "{\"type\": \"save_weights\", \"path\": \"%s\"}", path);
 }
 
 /* Of those without a name the newest stay. */
@@ -397,7 +399,7 @@ static kg_status drop_snapshot(const struct kg_tinker *t, const struct kg_tinker
 }
 
 kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_str *out, struct kg_err *err)
+                                 struct kg_err *err)
 {
     const struct kg_json *r = job->doc.root;
     const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
@@ -413,8 +415,9 @@ kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
     KG_TRY(path_of(path, job, "sampler_weights", name, own, err));
     KG_TRY(save(t, m, r, path, false, err));
     if (name)
-        return kg_str_printf(
-            out, err, "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}", path);
+        return kg_str_printf(&job->result, err,
+                             "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}",
+                             path);
     const int64_t old = m->snapshots++ - SNAPSHOTS;
     const int session = (int)(strchr(job->scope, ':') - job->scope);
     snprintf(id, sizeof id, "%.*s:sample:%lld", session, job->scope,
@@ -422,14 +425,14 @@ kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
     KG_TRY(kg_tinker_add_sampler(t, id, path, err));
     if (old >= 0 && drop_snapshot(t, job, old, &undropped) != KG_OK)
         kg_log_warn("an old snapshot stays: %s", undropped.message);
-    return kg_str_printf(out, err,
+    return kg_str_printf(&job->result, err,
                          "{\"type\": \"save_weights_for_sampler\", "
                          "\"sampling_session_id\": \"%s\"}",
                          id);
 }
 
 kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
-                           struct kg_str *out, struct kg_err *err)
+                           struct kg_err *err)
 {
     struct kg_tinker_model **at = &t->models, *m;
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
@@ -438,7 +441,8 @@ kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
     *at = m->next;
     free_model(t, m);
     kg_tinker_retire(t, job->scope);
-    return kg_str_printf(out, err, "{\"type\": \"unload_model\", \"model_id\": \"%s\"}",
+    return kg_str_printf(&job->result, err,
+                         "{\"type\": \"unload_model\", \"model_id\": \"%s\"}",
                          job->scope);
 }
 
@@ -505,7 +509,7 @@ static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
                          "kept, or it came too late",
                          job->scope, (long long)job->seq);
     else
-        status = job->run(t, job, &job->result, &err);
+        status = job->run(t, job, &err);
     m = find_model(t, job->scope);
     if (m && job->seq == m->next_seq)
         m->next_seq++;
