@@ -22,10 +22,9 @@ struct asked {
     struct kg_sampling sampling;
     const char *stops[KG_MAX_STOPS];
     int32_t stop_ids[KG_MAX_STOPS];
-    int32_t *prompt;       /* (prompt_n) owned */
+    struct kg_str prompt;  /* (prompt_n) ids */
     struct kg_traj *trajs; /* (n_samples) owned */
     int32_t left;
-    int k;                          /* top ids of the prompt */
     struct kg_prompt_scores scores; /* arrays owned; NULL: not wanted */
     bool failed;
     struct kg_err failure;
@@ -37,7 +36,7 @@ static void asked_free(struct asked *a)
     for (int32_t i = 0; a->trajs && i < a->q.n_samples; i++)
         kg_traj_release(&a->trajs[i]);
     kg_mem_free(a->trajs);
-    kg_mem_free(a->prompt);
+    kg_str_release(&a->prompt);
     kg_mem_free(a->scores.logp);
     kg_mem_free(a->scores.top_ids);
     kg_mem_free(a->scores.top_logp);
@@ -51,7 +50,7 @@ static kg_status read_stops(struct asked *a, const struct kg_json *stop,
 {
     struct kg_sampling *s = &a->sampling;
     const bool list = kg_json_type(stop) == KG_JSON_ARRAY;
-    const size_t n = list ? kg_json_size(stop) : kg_json_type(stop) != KG_JSON_NULL;
+    const size_t n = list ? kg_json_size(stop) : stop != NULL;
     if (n > KG_MAX_STOPS)
         return kg_fail(err, KG_EINVAL, "stop: expected at most %d, found %zu",
                        KG_MAX_STOPS, n);
@@ -60,49 +59,45 @@ static kg_status read_stops(struct asked *a, const struct kg_json *stop,
         const struct kg_json *one = list ? kg_json_at(stop, i) : stop;
         const char *text = kg_json_text(one, NULL);
         const int64_t id = kg_json_int(one, -1);
-        if (text)
-            a->stops[s->n_stops++] = text;
-        else if (id >= 0 && id <= INT32_MAX)
-            a->stop_ids[s->n_stop_ids++] = (int32_t)id;
-        else
+        if (!text && (id < 0 || id > INT32_MAX))
             return kg_fail(err, KG_EINVAL, "stop: expected texts or token ids, found %s",
                            kg_json_type_name(one));
+        if (text)
+            a->stops[s->n_stops++] = text;
+        else
+            a->stop_ids[s->n_stop_ids++] = (int32_t)id;
     }
     s->stops = a->stops;
     s->stop_ids = a->stop_ids;
     return KG_OK;
 }
 
-static kg_status read_prompt(struct asked *a, const struct kg_json_doc *doc,
-                             int32_t vocab, struct kg_err *err)
+static kg_status read_chunk(struct kg_str *ids, const struct kg_json *tokens, size_t c,
+                            int32_t vocab, struct kg_err *err)
 {
-    const struct kg_json *chunks = kg_json_get(kg_json_get(doc->root, "prompt"),
-                                               "chunks");
-    size_t n = 0, at = 0;
-    for (size_t c = 0; c < kg_json_size(chunks); c++) {
-        const struct kg_json *tokens = kg_json_get(kg_json_at(chunks, c), "tokens");
-        if (kg_json_type(tokens) != KG_JSON_ARRAY)
-            return kg_fail(err, KG_EUNSUPPORTED,
-                           "prompt.chunks[%zu]: expected encoded_text", c);
-        n += kg_json_size(tokens);
+    if (kg_json_type(tokens) != KG_JSON_ARRAY)
+        return kg_fail(err, KG_EUNSUPPORTED, "prompt.chunks[%zu]: expected encoded_text",
+                       c);
+    for (size_t i = 0; i < kg_json_size(tokens); i++) {
+        const int64_t id = kg_json_int(kg_json_at(tokens, i), -1);
+        if (id < 0 || id >= vocab)
+            return kg_fail(err, KG_EINVAL, "prompt: token %zu: expected an id below %d",
+                           ids->len / sizeof(int32_t), vocab);
+        KG_TRY(kg_str_append(ids, &(int32_t){(int32_t)id}, sizeof(int32_t), err));
     }
-    if (n == 0)
+    return KG_OK;
+}
+
+static kg_status read_prompt(struct asked *a, int32_t vocab, struct kg_err *err)
+{
+    const struct kg_json *chunks = kg_json_get(a->job->args.prompt, "chunks");
+    for (size_t c = 0; c < kg_json_size(chunks); c++)
+        KG_TRY(read_chunk(&a->prompt, kg_json_get(kg_json_at(chunks, c), "tokens"), c,
+                          vocab, err));
+    if (a->prompt.len == 0)
         return kg_fail(err, KG_EINVAL, "prompt: expected at least one token, found none");
-    a->prompt = kg_mem_calloc(n, sizeof *a->prompt, "a prompt", err);
-    if (!a->prompt)
-        return err->code;
-    for (size_t c = 0; c < kg_json_size(chunks); c++) {
-        const struct kg_json *tokens = kg_json_get(kg_json_at(chunks, c), "tokens");
-        for (size_t i = 0; i < kg_json_size(tokens); i++) {
-            const int64_t id = kg_json_int(kg_json_at(tokens, i), -1);
-            if (id < 0 || id >= vocab)
-                return kg_fail(err, KG_EINVAL,
-                               "prompt: token %zu: expected an id below %d", at, vocab);
-            a->prompt[at++] = (int32_t)id;
-        }
-    }
-    a->q.prompt = a->prompt;
-    a->q.prompt_n = n;
+    a->q.prompt = (const int32_t *)a->prompt.data;
+    a->q.prompt_n = a->prompt.len / sizeof(int32_t);
     return KG_OK;
 }
 
@@ -121,29 +116,25 @@ static kg_status check_fields(const struct kg_json *r, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status read_top(int *k, const struct kg_json *r, const char *key,
-                          struct kg_err *err)
+static kg_status check_range(const char *what, int64_t least, int64_t found, int64_t most,
+                             struct kg_err *err)
 {
-    const int64_t n = kg_json_int(kg_json_get(r, key), 0);
-    *k = (int)n;
-    if (n >= 0 && n <= KG_MAX_TOP_K)
+    if (found >= least && found <= most)
         return KG_OK;
-    return kg_fail(err, KG_EINVAL, "%s: expected 0 to %d, found %lld", key, KG_MAX_TOP_K,
-                   (long long)n);
+    return kg_fail(err, KG_EINVAL, "%s: expected %lld to %lld, found %lld", what,
+                   (long long)least, (long long)most, (long long)found);
 }
 
-static kg_status read_sampling(struct asked *a, const struct kg_json *r,
-                               const struct kg_tinker *t, struct kg_err *err)
+static kg_status read_sampling(struct asked *a, const struct kg_tinker *t,
+                               struct kg_err *err)
 {
-    const struct kg_json *p = kg_json_get(r, "sampling_params");
-    struct kg_sampling *s = &a->sampling;
-    int sample_k;
-    KG_TRY(check_fields(r, err));
-    KG_TRY(read_top(&a->k, r, "topk_prompt_logprobs", err));
-    KG_TRY(read_top(&sample_k, r, "topk_sample_logprobs", err));
+    const struct kg_tinker_args *r = &a->job->args;
     const int64_t room = t->opts.max_len - (int64_t)a->q.prompt_n;
-    const int64_t n = kg_json_int(kg_json_get(p, "max_tokens"), room);
-    const int64_t top_k = kg_json_int(kg_json_get(p, "top_k"), -1);
+    const int64_t n = r->max_tokens == KG_TINKER_NONE ? room : r->max_tokens;
+    const int64_t k = r->top_sample > r->top_prompt ? r->top_sample : r->top_prompt;
+    KG_TRY(check_fields(a->job->doc.root, err));
+    KG_TRY(check_range("topk_prompt_logprobs", 0, r->top_prompt, KG_MAX_TOP_K, err));
+    KG_TRY(check_range("topk_sample_logprobs", 0, r->top_sample, KG_MAX_TOP_K, err));
     if (room < 1)
         return kg_fail(err, KG_EINVAL,
                        "prompt: expected at most %d tokens, one less than --max-len, "
@@ -154,41 +145,41 @@ static kg_status read_sampling(struct asked *a, const struct kg_json *r,
                        "max_tokens: expected 1 to %lld, what a prompt of %zu tokens "
                        "leaves of %d (--max-len), found %lld",
                        (long long)room, a->q.prompt_n, t->opts.max_len, (long long)n);
-    s->temperature = (float)kg_json_real(kg_json_get(p, "temperature"), 1);
-    s->top_p = (float)kg_json_real(kg_json_get(p, "top_p"), 1);
-    s->top_k = top_k > 0 && top_k < INT32_MAX ? (int)top_k : 0;
-    s->max_tokens = (int32_t)n;
-    s->record_top_k = sample_k > a->k ? sample_k : a->k;
-    if (!(s->temperature >= 0) || !isfinite(s->temperature) ||
-        !(s->top_p > 0 && s->top_p <= 1))
+    a->sampling.temperature = (float)r->temperature;
+    a->sampling.top_p = (float)r->top_p;
+    a->sampling.top_k = r->top_k > 0 && r->top_k < INT32_MAX ? (int)r->top_k : 0;
+    a->sampling.max_tokens = a->q.max_tokens = (int32_t)n;
+    a->sampling.record_top_k = (int)k;
+    if (!(a->sampling.temperature >= 0) || !isfinite(a->sampling.temperature) ||
+        !(a->sampling.top_p > 0 && a->sampling.top_p <= 1))
         return kg_fail(err, KG_EINVAL,
                        "sampling_params: expected a temperature of 0 or more and top_p "
                        "above 0 and at most 1, found %g and %g",
-                       (double)s->temperature, (double)s->top_p);
-    return read_stops(a, kg_json_get(p, "stop"), err);
+                       (double)a->sampling.temperature, (double)a->sampling.top_p);
+    return read_stops(a, r->stop, err);
 }
 
 /* Equal scripts draw the same on any server: sessions are counted, and their ids are not
  * part of it. */
-static void key_draws(struct asked *a, const struct kg_tinker *t, const struct kg_json *r)
+static void key_draws(struct asked *a, const struct kg_tinker *t)
 {
-    const struct kg_json *seed = kg_json_get(kg_json_get(r, "sampling_params"), "seed");
+    const int64_t seed = a->job->args.seed;
     const char *sampler = strstr(a->job->scope, ":sample:");
     char text[KG_TINKER_ID + 32];
     const int n = snprintf(text, sizeof text, "%s %lld", sampler ? sampler : "",
                            (long long)a->job->seq);
-    const bool seeded = kg_json_type(seed) == KG_JSON_INT;
-    a->sampling.rng = (struct kg_rng_key){t->opts.seed, KG_RNG_EVAL};
-    a->q.draw = kg_hash_bytes(text, (size_t)n) >> 8;
-    if (seeded) {
-        a->sampling.rng = kg_seed_key();
-        a->q.draw = (uint64_t)kg_json_int(seed, 0) & (UINT64_MAX >> 8);
-    }
+    const bool seeded = seed != KG_TINKER_NONE;
+    a->sampling.rng = seeded ? kg_seed_key()
+                             : (struct kg_rng_key){t->opts.seed, KG_RNG_EVAL};
+    a->q.draw = seeded ? (uint64_t)seed & (UINT64_MAX >> 8)
+                       : kg_hash_bytes(text, (size_t)n) >> 8;
 }
 
 static kg_status make_scores(struct asked *a, struct kg_err *err)
 {
     const size_t n = a->q.prompt_n, cells = n * (size_t)a->sampling.record_top_k;
+    if (a->job->args.top_prompt == 0 && !a->job->args.prompt_logprobs)
+        return KG_OK;
     a->scores.logp = kg_mem_calloc(n, sizeof *a->scores.logp, "scores", err);
     a->scores.top_ids = kg_mem_calloc(cells + 1, sizeof *a->scores.top_ids, "ids", err);
     a->scores.top_logp = kg_mem_calloc(cells + 1, sizeof *a->scores.top_logp, "ids", err);
@@ -201,21 +192,16 @@ static kg_status make_scores(struct asked *a, struct kg_err *err)
 static kg_status make_request(struct asked *a, const struct kg_tinker *t,
                               struct kg_err *err)
 {
-    const struct kg_json_doc *doc = &a->job->doc;
-    const int64_t n = kg_json_int(kg_json_get(doc->root, "num_samples"), 1);
-    if (n < 1 || n > MAX_SAMPLES)
-        return kg_fail(err, KG_EINVAL, "num_samples: expected 1 to %d, found %lld",
-                       MAX_SAMPLES, (long long)n);
-    KG_TRY(read_prompt(a, doc, t->opts.model->config.vocab, err));
-    KG_TRY(read_sampling(a, doc->root, t, err));
-    key_draws(a, t, doc->root);
-    if (a->k > 0 || kg_json_bool(kg_json_get(doc->root, "prompt_logprobs"), false))
-        KG_TRY(make_scores(a, err));
+    const int64_t n = a->job->args.samples;
+    KG_TRY(check_range("num_samples", 1, n, MAX_SAMPLES, err));
+    KG_TRY(read_prompt(a, t->opts.model->config.vocab, err));
+    KG_TRY(read_sampling(a, t, err));
+    key_draws(a, t);
+    KG_TRY(make_scores(a, err));
     a->trajs = kg_mem_calloc((size_t)n, sizeof *a->trajs, "samples", err);
     if (!a->trajs)
         return err->code;
     a->q.n_samples = a->left = (int32_t)n;
-    a->q.max_tokens = a->sampling.max_tokens;
     a->q.sampling = &a->sampling;
     return KG_OK;
 }
@@ -234,22 +220,20 @@ static void mask_first(struct asked *a)
 
 static void finish(struct kg_tinker *t, struct asked *a)
 {
-    const struct kg_json *r = a->job->doc.root;
+    const struct kg_tinker_args *r = &a->job->args;
     struct kg_err err = a->failure;
     kg_status status = a->failed ? a->failure.code : KG_OK;
     struct kg_tinker_samples s = {
         .trajs = a->trajs,
         .n = (size_t)a->q.n_samples,
         .n_prompt = a->q.prompt_n,
-        .k = a->k,
+        .k = (int)r->top_prompt,
         .wide = a->sampling.record_top_k,
-        .sample_k = (int)kg_json_int(kg_json_get(r, "topk_sample_logprobs"), 0),
+        .sample_k = (int)r->top_sample,
     };
     if (status == KG_OK && a->q.scores) {
         mask_first(a);
-        s.prompt_logp = kg_json_bool(kg_json_get(r, "prompt_logprobs"), false)
-                            ? a->scores.logp
-                            : NULL;
+        s.prompt_logp = r->prompt_logprobs ? a->scores.logp : NULL;
         s.top_ids = a->scores.top_ids;
         s.top_logp = a->scores.top_logp;
     }
@@ -260,34 +244,6 @@ static void finish(struct kg_tinker *t, struct asked *a)
 }
 
 /* ---- the engine ---- */
-
-kg_status kg_tinker_add_sampler(struct kg_tinker *t, const char *id, const char *path,
-                                struct kg_err *err)
-{
-    struct kg_tinker_sampler *s = kg_mem_calloc(1, sizeof *s, "a sampler", err);
-    if (!s)
-        return err->code;
-    snprintf(s->id, sizeof s->id, "%s", id);
-    snprintf(s->path, sizeof s->path, "%s", path);
-    pthread_mutex_lock(&t->lock);
-    s->next = t->samplers;
-    t->samplers = s;
-    pthread_mutex_unlock(&t->lock);
-    return KG_OK;
-}
-
-bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
-                            const char *id)
-{
-    pthread_mutex_lock(&t->lock);
-    const struct kg_tinker_sampler *s = t->samplers;
-    while (s && strcmp(s->id, id) != 0)
-        s = s->next;
-    if (s)
-        *copy = *s;
-    pthread_mutex_unlock(&t->lock);
-    return s != NULL;
-}
 
 void kg_tinker_close_engine(struct kg_tinker *t)
 {
@@ -393,8 +349,8 @@ static struct kg_tinker_job *next_to_join(struct decoding *d)
     for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
         if (job->done || job->running || !kg_tinker_is_next(t, job))
             continue;
-        const struct kg_tinker_sampler *s = t->samplers;
-        while (!job->run && s && strcmp(s->id, job->scope) != 0)
+        const struct kg_tinker_handle *s = t->handles;
+        while (!job->run && s && !(s->samples && strcmp(s->id, job->scope) == 0))
             s = s->next;
         if (!job->run && s && strcmp(s->path, d->path) == 0 && !t->quitting) {
             found = job;
@@ -450,9 +406,9 @@ static kg_status decode(struct decoding *d, struct kg_tinker_job *first,
 void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job)
 {
     struct decoding d = {.t = t};
-    struct kg_tinker_sampler sampler;
+    struct kg_tinker_handle sampler;
     struct kg_err err;
-    if (!kg_tinker_find_sampler(&sampler, t, job->scope)) {
+    if (!kg_tinker_find_handle(&sampler, t, job->scope, true)) {
         kg_fail(&err, KG_ENOTFOUND, "sampling_session_id: no session %s", job->scope);
         kg_tinker_finish(t, job, KG_ENOTFOUND, &err);
         return;

@@ -65,89 +65,106 @@ static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *b
     else
         kg_http_reply_error(
             x, status == KG_ENOSPACE ? 429 : kg_tinker_http_status(status), err->message);
-    kg_str_release(body);
 }
 
-/* ---- answered at once: from a request's JSON ---- */
+/* ---- sessions ---- */
 
-typedef kg_status (*now_fn)(struct kg_str *out, struct kg_tinker *t,
-                            const struct kg_json_doc *doc, struct kg_err *err);
-
-static kg_status put_empty(struct kg_str *out, struct kg_tinker *t,
-                           const struct kg_json_doc *doc, struct kg_err *err)
-{
-    (void)t;
-    (void)doc;
-    return kg_str_puts(out, "{\"status\": \"accepted\"}", err);
-}
-
-static kg_status put_config(struct kg_str *out, struct kg_tinker *t,
-                            const struct kg_json_doc *doc, struct kg_err *err)
-{
-    (void)t;
-    (void)doc;
-    return kg_str_puts(out, "{\"use_pyqwest_transport\": false}", err);
-}
-
-static kg_status create_session(struct kg_str *out, struct kg_tinker *t,
-                                const struct kg_json_doc *doc, struct kg_err *err)
-{
-    const char *version;
-    unsigned char random[8];
-    size_t which;
-    KG_TRY(kg_json_need_text(&version, doc, doc->root, "sdk_version", err));
-    KG_TRY(kg_str_pick(&which, KG_EUNSUPPORTED, "sdk_version (those tested)", version,
-                       tested, sizeof tested / sizeof *tested, sizeof *tested, err));
-    if (getentropy(random, sizeof random) != 0)
-        return kg_fail(err, KG_EIO, "no random bytes for a session");
-    struct kg_tinker_session *s = kg_mem_calloc(1, sizeof *s, "a session", err);
-    if (!s)
-        return err->code;
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(s->id + 2 * i, 3, "%02x", random[i]);
-    s->next = t->sessions;
-    t->sessions = s;
-    return kg_str_printf(out, err,
-                         "{\"type\": \"create_session\", \"session_id\": \"%s\"}", s->id);
-}
-
-static kg_status check_session(const struct kg_tinker *t, const char *id,
+kg_status kg_tinker_add_handle(struct kg_tinker *t, const char *id, const char *path,
                                struct kg_err *err)
 {
-    const struct kg_tinker_session *s = t->sessions;
-    while (s && strcmp(s->id, id) != 0)
-        s = s->next;
-    if (s)
+    struct kg_tinker_handle *h = kg_mem_calloc(1, sizeof *h, "a session", err);
+    if (!h)
+        return err->code;
+    snprintf(h->id, sizeof h->id, "%s", id);
+    snprintf(h->path, sizeof h->path, "%s", path ? path : "");
+    h->samples = path != NULL;
+    pthread_mutex_lock(&t->lock);
+    h->next = t->handles;
+    t->handles = h;
+    pthread_mutex_unlock(&t->lock);
+    return KG_OK;
+}
+
+bool kg_tinker_find_handle(struct kg_tinker_handle *copy, struct kg_tinker *t,
+                           const char *id, bool samples)
+{
+    pthread_mutex_lock(&t->lock);
+    const struct kg_tinker_handle *h = t->handles;
+    while (h && (h->samples != samples || strcmp(h->id, id) != 0))
+        h = h->next;
+    if (h && copy)
+        *copy = *h;
+    pthread_mutex_unlock(&t->lock);
+    return h != NULL;
+}
+
+static kg_status check_session(struct kg_tinker *t, const char *id, struct kg_err *err)
+{
+    if (kg_tinker_find_handle(NULL, t, id, false))
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "session_id: no session %.60s: it ended with the server that made it",
                    id);
 }
 
-static kg_status heartbeat(struct kg_str *out, struct kg_tinker *t,
-                           const struct kg_json_doc *doc, struct kg_err *err)
+/* ---- answered at once ---- */
+
+struct request {
+    const char *path;
+    struct kg_json_doc doc; /* of a POST */
+    struct kg_http_exchange *x;
+    bool later; /* x is answered by another */
+};
+typedef kg_status now_fn(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                         struct kg_err *err);
+
+static kg_status need_text(const char **text, const struct request *q, const char *key,
+                           struct kg_err *err)
+{
+    return kg_json_need_text(text, &q->doc, q->doc.root, key, err);
+}
+
+static kg_status create_session(struct kg_str *out, struct kg_tinker *t,
+                                struct request *q, struct kg_err *err)
+{
+    const char *version;
+    uint64_t random;
+    char id[17];
+    size_t which;
+    KG_TRY(need_text(&version, q, "sdk_version", err));
+    KG_TRY(kg_str_pick(&which, KG_EUNSUPPORTED, "sdk_version (those tested)", version,
+                       tested, sizeof tested / sizeof *tested, sizeof *tested, err));
+    if (getentropy(&random, sizeof random) != 0)
+        return kg_fail(err, KG_EIO, "no random bytes for a session");
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)random);
+    KG_TRY(kg_tinker_add_handle(t, id, NULL, err));
+    return kg_str_printf(out, err,
+                         "{\"type\": \"create_session\", \"session_id\": \"%s\"}", id);
+}
+
+static kg_status heartbeat(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                           struct kg_err *err)
 {
     const char *id;
-    KG_TRY(kg_json_need_text(&id, doc, doc->root, "session_id", err));
+    KG_TRY(need_text(&id, q, "session_id", err));
     KG_TRY(check_session(t, id, err));
     return kg_str_puts(out, "{\"type\": \"session_heartbeat\"}", err);
 }
 
-static kg_status get_info(struct kg_str *out, struct kg_tinker *t,
-                          const struct kg_json_doc *doc, struct kg_err *err)
+static kg_status get_info(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                          struct kg_err *err)
 {
     const char *dir = t->opts.model->dir; /* whose client may run in another folder */
     char whole[PATH_MAX];
     struct kg_tinker_facts f;
     const char *id;
-    KG_TRY(kg_json_need_text(&id, doc, doc->root, "model_id", err));
+    KG_TRY(need_text(&id, q, "model_id", err));
     KG_TRY(kg_tinker_facts_of(&f, t, id, err));
-    KG_TRY(kg_json_put_text(out, "{\"type\": \"get_info\", \"model_id\": ", id, err));
-    KG_TRY(kg_json_put_text(out, ", \"model_name\": ", t->opts.name, err));
-    KG_TRY(kg_json_put_text(out,
-                            ", \"model_data\": {\"arch\": \"causal-lm\", "
-                            "\"model_name\": ",
-                            t->opts.name, err));
+    KG_TRY(kg_str_printf(out, err,
+                         "{\"type\": \"get_info\", \"model_id\": \"%s\", "
+                         "\"model_name\": %s, \"model_data\": {\"arch\": "
+                         "\"causal-lm\", \"model_name\": %s",
+                         id, t->name, t->name));
     KG_TRY(kg_json_put_text(
         out, ", \"tokenizer_id\": ", realpath(dir, whole) ? whole : dir, err));
     return kg_str_printf(out, err,
@@ -156,13 +173,13 @@ static kg_status get_info(struct kg_str *out, struct kg_tinker *t,
                          f.lora ? "true" : "false", f.rank);
 }
 
-static kg_status weights_info(struct kg_str *out, struct kg_tinker *t,
-                              const struct kg_json_doc *doc, struct kg_err *err)
+static kg_status weights_info(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                              struct kg_err *err)
 {
     struct kg_tinker_facts f;
     struct kg_path dir;
     const char *path;
-    KG_TRY(kg_json_need_text(&path, doc, doc->root, "tinker_path", err));
+    KG_TRY(need_text(&path, q, "tinker_path", err));
     KG_TRY(kg_tinker_folder(&dir, t, path, err));
     KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
     KG_TRY(kg_json_put_text(out, "{\"base_model\": ", f.base, err));
@@ -176,34 +193,36 @@ static kg_status weights_info(struct kg_str *out, struct kg_tinker *t,
 
 /* The base, or weights that must be there now. */
 static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
-                                const struct kg_json_doc *doc, struct kg_err *err)
+                                struct request *q, struct kg_err *err)
 {
-    const char *path = kg_json_text(kg_json_get(doc->root, "model_path"), NULL);
-    const char *base = kg_json_text(kg_json_get(doc->root, "base_model"), NULL);
+    const struct kg_json *r = q->doc.root;
+    const char *path = kg_json_text(kg_json_get(r, "model_path"), NULL);
+    const char *base = kg_json_text(kg_json_get(r, "base_model"), NULL);
     const char *session;
-    struct kg_tinker_sampler old;
+    struct kg_tinker_handle old;
     struct kg_tinker_facts f;
     struct kg_path dir;
     char id[KG_TINKER_ID];
     int64_t seq;
-    KG_TRY(kg_json_need_text(&session, doc, doc->root, "session_id", err));
-    KG_TRY(kg_json_need_int(&seq, doc, doc->root, "sampling_session_seq_id", 0, INT32_MAX,
-                            err));
+    KG_TRY(need_text(&session, q, "session_id", err));
+    KG_TRY(
+        kg_json_need_int(&seq, &q->doc, r, "sampling_session_seq_id", 0, INT32_MAX, err));
     KG_TRY(check_session(t, session, err));
-    if (path) {
-        KG_TRY(kg_tinker_find_weights(&dir, &f, t, path, err));
-    } else if (!base || strcmp(base, t->opts.name) != 0) {
+    if (!path && (!base || strcmp(base, t->opts.name) != 0))
         return kg_fail(err, KG_ENOTFOUND,
                        "base_model: expected %s, or model_path, found %.200s",
                        t->opts.name, base ? base : "none");
-    }
-    if (path && strlen(path) >= sizeof old.path)
+    if (path)
+        KG_TRY(kg_tinker_find_weights(&dir, &f, t, path, err));
+    else
+        path = "";
+    if (strlen(path) >= sizeof old.path)
         return kg_fail(err, KG_EINVAL, "model_path: expected at most %zu bytes",
                        sizeof old.path - 1);
     snprintf(id, sizeof id, "%.60s:sample:%lld", session, (long long)seq);
-    if (!kg_tinker_find_sampler(&old, t, id))
-        KG_TRY(kg_tinker_add_sampler(t, id, path ? path : "", err));
-    else if (strcmp(old.path, path ? path : "") != 0)
+    if (!kg_tinker_find_handle(&old, t, id, true))
+        KG_TRY(kg_tinker_add_handle(t, id, path, err));
+    else if (strcmp(old.path, path) != 0)
         return kg_fail(err, KG_ECONFLICT, "%s: expected the weights it had before", id);
     return kg_str_printf(out, err,
                          "{\"type\": \"create_sampling_session\", "
@@ -211,120 +230,101 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
                          id);
 }
 
-/* The number of a future, as text: what is to be answered later has no other answer. */
-static kg_status read_future(struct kg_str *out, struct kg_tinker *t,
-                             const struct kg_json_doc *doc, struct kg_err *err)
-{
-    const char *text;
-    (void)t;
-    KG_TRY(kg_json_need_text(&text, doc, doc->root, "request_id", err));
-    return kg_str_puts(out, text, err);
-}
-
-/* ---- answered at once: by a path ---- */
-
-static const char *last_part(const char *path) { return strrchr(path, '/') + 1; }
-
-static kg_status put_capabilities(struct kg_str *out, struct kg_tinker *t,
-                                  const char *path, struct kg_err *err)
-{
-    (void)path;
-    KG_TRY(kg_json_put_text(
-        out, "{\"supported_models\": [{\"model_name\": ", t->opts.name, err));
-    return kg_str_printf(out, err,
-                         ", \"max_context_length\": %d, \"trainable\": true, "
-                         "\"sampleable\": true}]}",
-                         t->opts.max_len);
-}
-
-static kg_status put_health(struct kg_str *out, struct kg_tinker *t, const char *path,
-                            struct kg_err *err)
-{
-    (void)t;
-    (void)path;
-    return kg_str_puts(out, "{\"status\": \"ok\"}", err);
-}
-
-static kg_status put_sampler(struct kg_str *out, struct kg_tinker *t, const char *path,
-                             struct kg_err *err)
-{
-    struct kg_tinker_sampler s;
-    if (!kg_tinker_find_sampler(&s, t, last_part(path)))
-        return kg_fail(err, KG_ENOTFOUND, "no sampling session %.90s", last_part(path));
-    KG_TRY(kg_json_put_text(out, "{\"sampler_id\": ", s.id, err));
-    KG_TRY(kg_json_put_text(out, ", \"base_model\": ", t->opts.name, err));
-    if (*s.path)
-        KG_TRY(kg_json_put_text(out, ", \"model_path\": ", s.path, err));
-    return kg_str_puts(out, "}", err);
-}
-
-static kg_status put_runs(struct kg_str *out, struct kg_tinker *t, const char *path,
+static kg_status retrieve(struct kg_str *out, struct kg_tinker *t, struct request *q,
                           struct kg_err *err)
 {
-    (void)path;
+    const char *id;
+    (void)out;
+    KG_TRY(need_text(&id, q, "request_id", err));
+    kg_tinker_retrieve(t, strtoll(id, NULL, 10), q->x);
+    q->later = true;
+    return KG_OK;
+}
+
+static kg_status put_capabilities(struct kg_str *out, struct kg_tinker *t,
+                                  struct request *q, struct kg_err *err)
+{
+    (void)q;
+    return kg_str_printf(out, err,
+                         "{\"supported_models\": [{\"model_name\": %s, "
+                         "\"max_context_length\": %d, \"trainable\": true, "
+                         "\"sampleable\": true}]}",
+                         t->name, t->opts.max_len);
+}
+
+static kg_status put_sampler(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                             struct kg_err *err)
+{
+    const char *id = strrchr(q->path, '/') + 1;
+    struct kg_tinker_handle s;
+    if (!kg_tinker_find_handle(&s, t, id, true))
+        return kg_fail(err, KG_ENOTFOUND, "no sampling session %.90s", id);
+    return kg_str_printf(out, err,
+                         *s.path ? "{\"sampler_id\": \"%s\", \"base_model\": %s, "
+                                   "\"model_path\": \"%s\"}"
+                                 : "{\"sampler_id\": \"%s\", \"base_model\": %s%s}",
+                         s.id, t->name, s.path);
+}
+
+static kg_status put_runs(struct kg_str *out, struct kg_tinker *t, struct request *q,
+                          struct kg_err *err)
+{
+    (void)q;
     return kg_tinker_put_runs(out, t, err);
 }
 
 /* training_runs/ID and training_runs/ID/checkpoints */
-static kg_status put_run(struct kg_str *out, struct kg_tinker *t, const char *path,
+static kg_status put_run(struct kg_str *out, struct kg_tinker *t, struct request *q,
                          struct kg_err *err)
 {
     char id[KG_TINKER_ID], rest[16] = "";
     int end = 0;
-    const int n = sscanf(path, "/api/v1/training_runs/%95[^/]%n/%15s", id, &end, rest);
-    if (n == 1 && path[end] == '\0')
+    const int n = sscanf(q->path, "/api/v1/training_runs/%95[^/]%n/%15s", id, &end, rest);
+    if (n == 1 && q->path[end] == '\0')
         return kg_tinker_put_run(out, t, id, err);
     if (n == 2 && strcmp(rest, "checkpoints") == 0)
         return kg_tinker_put_checkpoints(out, t, id, err);
-    return kg_fail(err, KG_ENOTFOUND, "no such path: %.200s", path);
+    return kg_fail(err, KG_ENOTFOUND, "no such path: %.200s", q->path);
 }
-
-typedef kg_status (*path_fn)(struct kg_str *out, struct kg_tinker *t, const char *path,
-                             struct kg_err *err);
 
 /* ---- the table ---- */
 
-/* One of: get, by a path; now, by JSON; else a job, whose scope is the value of a key */
+/* One of: a constant answer; now, an answer at once; else a job, whose scope is the value
+ * of a key. */
 static const struct row {
-    const char *method, *path;
-    path_fn get;
-    now_fn now;
+    const char *method, *path, *help, *constant;
+    now_fn *now;
     kg_tinker_run_fn *run; /* NULL: it samples */
     const char *scope;     /* NULL: SESSION:train:SEQ, of a model that it creates */
     bool proto;
-    const char *help;
 } rows[] = {
-    {"GET", "healthz", put_health, NULL, NULL, NULL, false, "whether it serves"},
-    {"GET", "get_server_capabilities", put_capabilities, NULL, NULL, NULL, false,
-     "its models"},
-    {"GET", "samplers/", put_sampler, NULL, NULL, NULL, false, "a sampling session"},
-    {"GET", "training_runs", put_runs, NULL, NULL, NULL, false, "all training runs"},
-    {"GET", "training_runs/", put_run, NULL, NULL, NULL, false,
-     "a training run, or its checkpoints"},
-    {"POST", "client/config", NULL, put_config, NULL, NULL, false, "settings of the SDK"},
-    {"POST", "telemetry", NULL, put_empty, NULL, NULL, false, "dropped"},
-    {"POST", "create_session", NULL, create_session, NULL, NULL, false, "a session"},
-    {"POST", "session_heartbeat", NULL, heartbeat, NULL, NULL, false, "a sign of life"},
-    {"POST", "retrieve_future", NULL, read_future, NULL, NULL, false, "a result"},
-    {"POST", "get_info", NULL, get_info, NULL, NULL, false, "a model in training"},
-    {"POST", "weights_info", NULL, weights_info, NULL, NULL, false, "a checkpoint"},
-    {"POST", "create_sampling_session", NULL, create_sampler, NULL, NULL, false,
-     "weights to sample from"},
-    {"POST", "create_model", NULL, NULL, kg_tinker_create_model, NULL, false,
-     "a model in training"},
-    {"POST", "load_weights", NULL, NULL, kg_tinker_load_weights, "model_id", false,
-     "a model in training, from a checkpoint"},
-    {"POST", "save_weights", NULL, NULL, kg_tinker_save_weights, "model_id", false,
-     "a checkpoint"},
-    {"POST", "save_weights_for_sampler", NULL, NULL, kg_tinker_save_sampler, "model_id",
-     false, "weights to sample from"},
-    {"POST", "unload_model", NULL, NULL, kg_tinker_unload, "model_id", false,
-     "frees a model"},
-    {"POST", "optim_step", NULL, NULL, kg_tinker_optim_step, "model_id", false,
-     "an update"},
-    {"POST", "forward_backward", NULL, NULL, kg_tinker_learn, "model_id", true,
-     "a loss and its gradient"},
-    {"POST", "asample", NULL, NULL, NULL, "sampling_session_id", true, "samples"},
+    {"GET", "healthz", "whether it serves", "{\"status\": \"ok\"}"},
+    {"GET", "get_server_capabilities", "its models", .now = put_capabilities},
+    {"GET", "samplers/", "a sampling session", .now = put_sampler},
+    {"GET", "training_runs", "all training runs", .now = put_runs},
+    {"GET", "training_runs/", "a training run, or its checkpoints", .now = put_run},
+    {"POST", "client/config", "settings of the SDK",
+     "{\"use_pyqwest_transport\": false}"},
+    {"POST", "telemetry", "dropped", "{\"status\": \"accepted\"}"},
+    {"POST", "create_session", "a session", .now = create_session},
+    {"POST", "session_heartbeat", "a sign of life", .now = heartbeat},
+    {"POST", "retrieve_future", "a result", .now = retrieve},
+    {"POST", "get_info", "a model in training", .now = get_info},
+    {"POST", "weights_info", "a checkpoint", .now = weights_info},
+    {"POST", "create_sampling_session", "weights to sample from", .now = create_sampler},
+    {"POST", "create_model", "a model in training", .run = kg_tinker_create_model},
+    {"POST", "load_weights", "a model in training, from a checkpoint",
+     .run = kg_tinker_load_weights, .scope = "model_id"},
+    {"POST", "save_weights", "a checkpoint", .run = kg_tinker_save_weights,
+     .scope = "model_id"},
+    {"POST", "save_weights_for_sampler", "weights to sample from",
+     .run = kg_tinker_save_sampler, .scope = "model_id"},
+    {"POST", "unload_model", "frees a model", .run = kg_tinker_unload,
+     .scope = "model_id"},
+    {"POST", "optim_step", "an update", .run = kg_tinker_optim_step, .scope = "model_id"},
+    {"POST", "forward_backward", "a loss and its gradient", .run = kg_tinker_learn,
+     .scope = "model_id", .proto = true},
+    {"POST", "asample", "samples", .scope = "sampling_session_id", .proto = true},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 static const char prefix[] = "/api/v1/";
@@ -355,7 +355,7 @@ static kg_status take_text(char to[KG_TINKER_ID], const struct kg_json_doc *doc,
 }
 
 static kg_status scope_of(struct kg_tinker_job *job, const struct row *row,
-                          const struct kg_tinker *t, struct kg_err *err)
+                          struct kg_tinker *t, struct kg_err *err)
 {
     const struct kg_json_doc *doc = &job->doc;
     const bool creates = !row->scope || (row->run == kg_tinker_load_weights &&
@@ -412,24 +412,23 @@ static kg_status read_proto(struct kg_tinker_job *job, const char *body, size_t 
 }
 
 static kg_status read_json(struct kg_tinker_job *job, const struct row *row,
-                           const struct kg_tinker *t, const char *body, size_t n,
+                           struct kg_tinker *t, const char *body, size_t n,
                            struct kg_err *err)
 {
     KG_TRY(kg_json_parse(&job->doc, body, n, row->path, err));
     KG_TRY(scope_of(job, row, t, err));
-    return kg_tinker_check_fields(&job->doc, row->run, err);
+    return kg_tinker_read_args(job, err);
 }
 
 /* job: as it was before it was queued */
 static kg_status put_future(struct kg_str *out, int64_t id,
-                            const struct kg_tinker_job *job, int64_t samples,
-                            struct kg_err *err)
+                            const struct kg_tinker_job *job, struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, "{\"request_id\": \"%lld\"", (long long)id));
     if (job->run)
         return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", job->scope);
     KG_TRY(kg_str_puts(out, ", \"sample_sequence_ids\": [", err));
-    for (int64_t i = 0; i < samples && i < 1024; i++)
+    for (int64_t i = 0; i < job->args.samples && i < 1024; i++)
         KG_TRY(kg_str_printf(out, err, "%s\"%s:%lld:%lld\"", i > 0 ? ", " : "",
                              job->scope, (long long)job->seq, (long long)i));
     return kg_str_puts(out, "]}", err);
@@ -448,23 +447,22 @@ static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct ro
     kg_status status = row->run == kg_tinker_learn ? read_proto(job, body, n, err)
                                                    : read_json(job, row, t, body, n, err);
     const struct kg_tinker_job was = *job;
-    const int64_t samples = kg_json_int(kg_json_get(job->doc.root, "num_samples"), 1);
     if (status == KG_OK)
         status = kg_tinker_queue(&id, t, job, err);
     if (status == KG_OK)
-        return put_future(out, id, &was, samples, err);
+        return put_future(out, id, &was, err);
     kg_tinker_job_free(job);
     return status;
 }
 
 static kg_status answer_now(struct kg_str *out, struct kg_tinker *t,
-                            const struct row *row, const char *body, size_t n,
-                            struct kg_err *err)
+                            const struct row *row, struct request *q, const char *body,
+                            size_t n, struct kg_err *err)
 {
-    struct kg_json_doc doc;
-    KG_TRY(kg_json_parse(&doc, body, n, row->path, err));
-    const kg_status status = row->now(out, t, &doc, err);
-    kg_json_release(&doc);
+    if (strcmp(row->method, "POST") == 0)
+        KG_TRY(kg_json_parse(&q->doc, body, n, row->path, err));
+    const kg_status status = row->now(out, t, q, err);
+    kg_json_release(&q->doc);
     return status;
 }
 
@@ -472,22 +470,20 @@ static void handle(void *user, struct kg_http_exchange *x)
 {
     struct kg_tinker *t = user;
     const struct row *row = row_of(x);
+    struct request q = {.path = kg_http_path(x), .x = x};
     struct kg_str out = {0}, own = {0};
     struct kg_err err;
     const char *body;
     size_t n;
     kg_status status = take_body(&body, &n, &own, x, t, &err);
     if (status == KG_OK)
-        status = row->get   ? row->get(&out, t, kg_http_path(x), &err)
-                 : row->now ? answer_now(&out, t, row, body, n, &err)
-                            : submit(&out, t, row, body, n, &err);
-    kg_str_release(&own);
-    if (status == KG_OK && row->now == read_future) {
-        kg_tinker_retrieve(t, strtoll(kg_str_text(&out), NULL, 10), x);
-        kg_str_release(&out);
-    } else {
+        status = row->constant ? kg_str_puts(&out, row->constant, &err)
+                 : row->now    ? answer_now(&out, t, row, &q, body, n, &err)
+                               : submit(&out, t, row, body, n, &err);
+    if (!q.later)
         reply(x, status, &out, &err);
-    }
+    kg_str_release(&out);
+    kg_str_release(&own);
 }
 
 /* ---- life ---- */
@@ -525,9 +521,13 @@ static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
 
 static kg_status start(struct kg_tinker *t, struct kg_err *err)
 {
+    struct kg_str name = {0};
     KG_TRY(check_opts(t, err));
+    const kg_status status = kg_json_put_text(&name, "", t->opts.name, err);
+    t->name = status == KG_OK ? kg_str_take(&name, err) : NULL;
+    kg_str_release(&name);
     t->paths = kg_mem_calloc(1, sizeof *t->paths, "routes", err);
-    if (!t->paths)
+    if (!t->paths || !t->name)
         return err->code;
     make_routes(t->paths);
     const struct kg_http_server_opts opts = {
@@ -570,18 +570,6 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
     return status;
 }
 
-static void free_lists(struct kg_tinker *t)
-{
-    for (struct kg_tinker_session *s = t->sessions, *next; s; s = next) {
-        next = s->next;
-        kg_mem_free(s);
-    }
-    for (struct kg_tinker_sampler *s = t->samplers, *next; s; s = next) {
-        next = s->next;
-        kg_mem_free(s);
-    }
-}
-
 /* The job that runs ends first; the others are lost, and their clients told. */
 void kg_tinker_close(struct kg_tinker *t)
 {
@@ -596,11 +584,15 @@ void kg_tinker_close(struct kg_tinker *t)
         kg_http_server_stop(t->http, DRAIN_MS);
     kg_tinker_close_engine(t);
     kg_tinker_free_models(t);
-    free_lists(t);
+    for (struct kg_tinker_handle *h; (h = t->handles);) {
+        t->handles = h->next;
+        kg_mem_free(h);
+    }
     kg_file_lock_release(&t->lock_of_dir);
     pthread_cond_destroy(&t->due);
     pthread_mutex_destroy(&t->lock);
     kg_mem_free(t->paths);
+    kg_mem_free(t->name);
     kg_mem_free(t);
 }
 

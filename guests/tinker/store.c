@@ -158,7 +158,7 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    KG_TRY(kg_json_put_text(out, "{\"base_model\": ", t->opts.name, err));
+    KG_TRY(kg_str_printf(out, err, "{\"base_model\": %s", t->name));
     KG_TRY(put_anchor(out, f, err));
     KG_TRY(kg_str_printf(out, err,
                          ", \"is_lora\": %s, \"lora_rank\": %d, \"train_attn\": %s, "
@@ -216,20 +216,18 @@ static kg_status write_folder(const struct kg_tinker *t, const struct kg_tinker_
 }
 
 kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
-                         const struct kg_json *request, const char *path, bool state,
+                         const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err)
 {
-    const struct kg_json *meta = kg_json_get(request, "user_metadata");
     struct kg_path to, temporary;
     struct kg_err ignored;
     KG_TRY(kg_tinker_folder(&to, t, path, err));
-    if (kg_file_exists(to.text) &&
-        !kg_json_bool(kg_json_get(request, "overwrite"), false))
+    if (kg_file_exists(to.text) && !args->overwrite)
         return kg_fail(err, KG_ECONFLICT,
                        "%s exists: expected another name, or overwrite", path);
     temporary = kg_path_in(t->dir, ".saving");
     KG_TRY(kg_file_remove_tree(temporary.text, err));
-    kg_status status = write_folder(t, m, meta, temporary.text, state, err);
+    kg_status status = write_folder(t, m, args->meta, temporary.text, state, err);
     struct kg_path parent = to;
     *strrchr(parent.text, '/') = '\0';
     if (status == KG_OK)

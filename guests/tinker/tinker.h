@@ -33,16 +33,12 @@ struct kg_tinker_model {
     struct kg_tinker_model *next;
 };
 
-/* Weights to sample from: the base, or a folder of store.c. Under the lock. */
-struct kg_tinker_sampler {
-    char id[KG_TINKER_ID]; /* SESSION:sample:SEQ */
-    char path[256];        /* tinker://..., or "" for the base */
-    struct kg_tinker_sampler *next;
-};
-
-struct kg_tinker_session {
-    char id[KG_TINKER_ID];
-    struct kg_tinker_session *next;
+/* A session, or one for sampling: from the base, or from a folder of store.c. */
+struct kg_tinker_handle {
+    char id[KG_TINKER_ID]; /* SESSION, or SESSION:sample:SEQ */
+    bool samples;
+    char path[256]; /* tinker://..., or "" for the base */
+    struct kg_tinker_handle *next;
 };
 
 struct kg_tinker;
@@ -50,6 +46,17 @@ struct kg_tinker_job;
 /* Writes the job's result: JSON, or a protocol buffer if job->proto. */
 typedef kg_status kg_tinker_run_fn(struct kg_tinker *t, struct kg_tinker_job *job,
                                    struct kg_err *err);
+
+/* The JSON fields of a job's request, with defaults where they are absent or null. Texts
+ * and values are borrowed from its document. */
+struct kg_tinker_args {
+    const char *base_model, *path, *kind, *optim; /* NULL: none */
+    const struct kg_json *meta, *optim_config, *lora, *prompt, *stop;
+    bool with_optim, overwrite, attn, mlp, unembed, prompt_logprobs;
+    int64_t rank, seed, sampler_seq, samples, top_prompt, top_sample, max_tokens, top_k;
+    double lr, beta1, beta2, eps, decay, clip, temperature, top_p;
+};
+#define KG_TINKER_NONE INT64_MIN /* a whole number that was not given */
 
 /* A request that is answered later. Guarded by the lock once it is queued; the fields
  * that the worker reads stay unchanged until the job is done. */
@@ -63,9 +70,10 @@ struct kg_tinker_job {
     int64_t seq;
     uint64_t hash;          /* of the request, to recognise a repeated one */
     struct kg_json_doc doc; /* owned: the request, if it is JSON */
-    struct kg_str body;     /* owned: the request, if it is a protocol buffer */
-    double since;           /* its arrival */
-    bool late;              /* its wait is so long that its predecessor counts as lost */
+    struct kg_tinker_args args;
+    struct kg_str body; /* owned: the request, if it is a protocol buffer */
+    double since;       /* its arrival */
+    bool late;          /* its wait is so long that its predecessor counts as lost */
     bool running, done;
     int http_status;      /* of the result; 0: 200 */
     struct kg_str result; /* owned */
@@ -89,6 +97,7 @@ struct kg_tinker_engine {
 
 struct kg_tinker {
     struct kg_serve_opts opts; /* defaults filled in */
+    char *name;                /* owned: the base model's name, as JSON */
     const char *dir;
     struct kg_file_lock lock_of_dir;
     struct kg_http_server *http;
@@ -109,8 +118,7 @@ struct kg_tinker {
     int64_t n_jobs, n_open;
     size_t held; /* bytes of results */
     int64_t last_id;
-    struct kg_tinker_session *sessions;
-    struct kg_tinker_sampler *samplers;
+    struct kg_tinker_handle *handles; /* owned */
     bool quitting;
 };
 
@@ -120,13 +128,20 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
                          const char *dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_close(struct kg_tinker *t);
 int kg_tinker_port(const struct kg_tinker *t);
+/* errors: ENOMEM */
+kg_status kg_tinker_add_handle(struct kg_tinker *t, const char *id, const char *path,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* path: of a session NULL.   copy: NULL, or what was found */
+bool kg_tinker_find_handle(struct kg_tinker_handle *copy, struct kg_tinker *t,
+                           const char *id, bool samples);
 /* The HTTP status for an error, which also tells whose fault it is. */
 int kg_tinker_http_status(kg_status status);
 
 /* ---- fields.c ---- */
-/* Whether the fields of a job's request have their types.   errors: EFORMAT, EINVAL */
-kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn *run,
-                                 struct kg_err *err) KG_MUST_CHECK;
+/* job->args from its document.   errors: EFORMAT (another type), EINVAL (an unknown
+ * setting) */
+kg_status kg_tinker_read_args(struct kg_tinker_job *job,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- queue.c: futures ---- */
 /* Takes over the job, unless it fails. A repeated request gets the future of the first
@@ -171,11 +186,6 @@ kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
 /* Runs the job and all jobs that may join it. */
 void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job);
 void kg_tinker_close_engine(struct kg_tinker *t);
-/* errors: ENOMEM */
-kg_status kg_tinker_add_sampler(struct kg_tinker *t, const char *id, const char *path,
-                                struct kg_err *err) KG_MUST_CHECK;
-bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
-                            const char *id);
 
 /* ---- store.c: DIR/MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
 /* The tinker.json of a folder, which describes its weights. */
@@ -207,7 +217,7 @@ kg_status kg_tinker_facts_write(const struct kg_tinker *t,
 /* Saves a model whole under path, with its optimizer if `state`.   errors: ECONFLICT (it
  * exists) */
 kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
-                         const struct kg_json *request, const char *path, bool state,
+                         const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,
                              const char *model_id, struct kg_err *err) KG_MUST_CHECK;

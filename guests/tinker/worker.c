@@ -121,7 +121,7 @@ static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker
 
 /* The model is in the list, and its run.json on the disk, or it is freed. */
 static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
-                       const struct kg_tinker_facts *f, const struct kg_json *request,
+                       const struct kg_tinker_facts *f, const struct kg_tinker_job *job,
                        kg_status status, struct kg_err *err)
 {
     if (!m)
@@ -130,7 +130,7 @@ static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
     if (status == KG_OK)
         status = kg_file_make_dirs(dir.text, err);
     if (status == KG_OK)
-        status = kg_tinker_facts_write(t, f, kg_json_get(request, "user_metadata"),
+        status = kg_tinker_facts_write(t, f, job->args.meta,
                                        kg_path_in(dir.text, "run.json").text, err);
     if (status != KG_OK) {
         free_model(t, m);
@@ -146,41 +146,36 @@ static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
     return KG_OK;
 }
 
-static kg_status check_base(const struct kg_tinker *t, const struct kg_json *r,
+static kg_status check_base(const struct kg_tinker *t, const struct kg_tinker_args *a,
                             struct kg_err *err)
 {
-    const struct kg_json *optim = kg_json_get(r, "optimizer_config");
-    const char *kind = kg_json_text(kg_json_get(optim, "type"), NULL);
-    const char *base = kg_json_text(kg_json_get(r, "base_model"), NULL);
+    const char *kind = kg_json_text(kg_json_get(a->optim_config, "type"), NULL);
     if (kind && strcmp(kind, "adamw") != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "optimizer_config: expected adamw, found %.60s", kind);
-    if (!base || strcmp(base, t->opts.name) == 0)
+    if (!a->base_model || strcmp(a->base_model, t->opts.name) == 0)
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND, "base_model: expected %s, found %.200s",
-                   t->opts.name, base);
+                   t->opts.name, a->base_model);
 }
 
-static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_json *r,
+static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_tinker_args *a,
                            struct kg_err *err)
 {
-    const struct kg_json *c = kg_json_get(r, "lora_config");
-    const int64_t rank = kg_json_int(kg_json_get(c, "rank"), 0);
-    if (kg_json_type(c) == KG_JSON_OBJECT &&
-        kg_json_type(kg_json_get(c, "rank")) == KG_JSON_NULL)
-        return kg_fail(err, KG_EINVAL,
-                       "lora_config.rank: expected 0 (all weights) to %d, found none",
-                       MAX_RANK);
+    const int64_t rank = a->lora ? a->rank : 0;
+    char found[32] = "none";
+    if (rank != KG_TINKER_NONE)
+        snprintf(found, sizeof found, "%lld", (long long)rank);
     if (rank < 0 || rank > MAX_RANK)
         return kg_fail(err, KG_EINVAL,
-                       "lora_config.rank: expected 0 (all weights) to %d, found %lld",
-                       MAX_RANK, (long long)rank);
+                       "lora_config.rank: expected 0 (all weights) to %d, found %s",
+                       MAX_RANK, found);
     *f = (struct kg_tinker_facts){
         .lora = rank > 0,
         .rank = (int)rank,
-        .attn = kg_json_bool(kg_json_get(c, "train_attn"), true),
-        .mlp = kg_json_bool(kg_json_get(c, "train_mlp"), true),
-        .seed = (uint64_t)kg_json_int(kg_json_get(c, "seed"), 0) & INT64_MAX,
+        .attn = a->attn,
+        .mlp = a->mlp,
+        .seed = a->seed == KG_TINKER_NONE ? 0 : (uint64_t)a->seed & INT64_MAX,
     };
     return KG_OK;
 }
@@ -188,13 +183,12 @@ static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_json *r,
 kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
                                  struct kg_err *err)
 {
-    const struct kg_json *r = job->doc.root;
     struct kg_tinker_model *m = NULL;
     struct kg_tinker_facts f;
-    KG_TRY(check_base(t, r, err));
-    KG_TRY(read_lora(&f, r, err));
+    KG_TRY(check_base(t, &job->args, err));
+    KG_TRY(read_lora(&f, &job->args, err));
     const kg_status status = open_model(&m, t, job->scope, &f, err);
-    KG_TRY(admit(t, m, &f, r, status, err));
+    KG_TRY(admit(t, m, &f, job, status, err));
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"create_model\", \"model_id\": \"%s\"}",
                          job->scope);
@@ -246,11 +240,14 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
                                  const struct kg_tinker *t, struct kg_tinker_job *job,
                                  struct kg_err *err)
 {
-    const struct kg_json *r = job->doc.root;
-    const char *path;
+    const char *path = job->args.path;
     struct kg_path dir;
-    KG_TRY(check_base(t, r, err));
-    KG_TRY(kg_json_need_text(&path, &job->doc, r, "path", err));
+    if (job->seq > 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "load_weights: expected session_id and model_seq_id, which make a "
+                       "new model, found model_id");
+    KG_TRY(check_base(t, &job->args, err));
+    KG_TRY(kg_json_need_text(&path, &job->doc, job->doc.root, "path", err));
     KG_TRY(kg_tinker_find_weights(&dir, f, t, path, err));
     if (!kg_file_exists(kg_path_in(dir.text, "state.json").text))
         return kg_fail(err, KG_EINVAL,
@@ -259,59 +256,46 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
                        path);
     KG_TRY(kg_manifest_check(NULL, dir.text, err));
     KG_TRY(open_model(m, t, job->scope, f, err));
-    return take_state(*m, dir.text, kg_json_bool(kg_json_get(r, "optimizer"), false), f,
-                      err);
+    return take_state(*m, dir.text, job->args.with_optim, f, err);
 }
 
 kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
                                  struct kg_err *err)
 {
-    const struct kg_json *r = job->doc.root;
-    const char *path = kg_json_text(kg_json_get(r, "path"), NULL);
     struct kg_tinker_model *m = NULL;
     struct kg_tinker_facts f;
-    if (job->seq > 0)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "load_weights: expected session_id and model_seq_id, which make a "
-                       "new model, found model_id");
     const kg_status status = open_checkpoint(&m, &f, t, job, err);
-    KG_TRY(admit(t, m, &f, r, status, err));
-    KG_TRY(kg_json_put_text(&job->result, "{\"type\": \"load_weights\", \"path\": ", path,
-                            err));
-    return kg_str_printf(&job->result, err, ", \"model_id\": \"%s\"}", job->scope);
+    KG_TRY(admit(t, m, &f, job, status, err));
+    return kg_str_printf(&job->result, err,
+                         "{\"type\": \"load_weights\", \"path\": \"%s\", "
+                         "\"model_id\": \"%s\"}",
+                         job->args.path, job->scope);
 }
 
 /* ---- a step ---- */
 
-static kg_status read_optim(struct kg_optim_opts *o, const struct kg_json *r,
+static kg_status read_optim(struct kg_optim_opts *o, const struct kg_tinker_args *a,
                             struct kg_err *err)
 {
-    static const char *const names[] = {"adam_params", "optim_params",
-                                        "optimizer_params"};
-    const struct kg_json *p = NULL;
-    for (int i = 0; i < 3 && !p; i++)
-        p = kg_json_get(r, names[i]);
-    const char *kind = kg_json_text(kg_json_get(p, "type"), NULL);
-    if (kind && strcmp(kind, "adamw") != 0)
+    const double least = fmin(fmin(a->lr, a->decay),
+                              fmin(a->clip, fmin(a->beta1, a->beta2)));
+    const bool finite = isfinite(a->lr + a->eps + a->decay + a->clip);
+    if (a->optim && strcmp(a->optim, "adamw") != 0)
         return kg_fail(err, KG_EUNSUPPORTED, "optim_params: expected adamw, found %.60s",
-                       kind);
-    o->lr = kg_json_real(kg_json_get(p, "learning_rate"), 1e-4);
-    o->beta1 = kg_json_real(kg_json_get(p, "beta1"), 0.9);
-    o->beta2 = kg_json_real(kg_json_get(p, "beta2"), 0.95);
-    o->eps = kg_json_real(kg_json_get(p, "eps"), 1e-12);
-    o->weight_decay = kg_json_real(kg_json_get(p, "weight_decay"), 0);
-    o->clip_norm = kg_json_real(kg_json_get(p, "grad_clip_norm"), 0);
-    const bool good = o->lr >= 0 && isfinite(o->lr) && o->beta1 >= 0 && o->beta1 < 1 &&
-                      o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0 && isfinite(o->eps) &&
-                      o->weight_decay >= 0 && isfinite(o->weight_decay) &&
-                      o->clip_norm >= 0 && isfinite(o->clip_norm);
-    if (good)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "optim_params: expected betas in [0, 1), eps above 0 and the others 0 "
-                   "or more, found learning_rate %g, beta1 %g, beta2 %g, eps %g, "
-                   "weight_decay %g, grad_clip_norm %g",
-                   o->lr, o->beta1, o->beta2, o->eps, o->weight_decay, o->clip_norm);
+                       a->optim);
+    if (!finite || least < 0 || !(a->beta1 < 1) || !(a->beta2 < 1) || !(a->eps > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "optim_params: expected betas in [0, 1), eps above 0 and the "
+                       "others 0 or more, found learning_rate %g, beta1 %g, beta2 %g, "
+                       "eps %g, weight_decay %g, grad_clip_norm %g",
+                       a->lr, a->beta1, a->beta2, a->eps, a->decay, a->clip);
+    o->lr = a->lr;
+    o->beta1 = a->beta1;
+    o->beta2 = a->beta2;
+    o->eps = a->eps;
+    o->weight_decay = a->decay;
+    o->clip_norm = a->clip;
+    return KG_OK;
 }
 
 kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
@@ -321,7 +305,7 @@ kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
     double norm, lr;
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
     struct kg_run_state *state = &m->state;
-    KG_TRY(read_optim(&state->optim->opts, job->doc.root, err));
+    KG_TRY(read_optim(&state->optim->opts, &job->args, err));
     kg_status status = kg_optim_update(state->optim, state->model, &norm, &lr, err);
     if (status == KG_OK || status == KG_ENONFINITE) {
         struct kg_err failure;
@@ -342,11 +326,14 @@ kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
 
 /* ---- saving ---- */
 
-/* name: the name that the client gave, or NULL for a name of the server */
+/* The path that the client named, or one of the server's own names, of a number. */
 static kg_status path_of(char path[256], const struct kg_tinker_job *job,
-                         const char *kind, const char *name, const char *own,
+                         const char *kind, const char *own, int64_t number,
                          struct kg_err *err)
 {
+    const char *name = job->args.path;
+    char text[32];
+    snprintf(text, sizeof text, "%s-%06lld", own, (long long)number);
     if (name && (strncmp(name, "snapshot-", 9) == 0 || strncmp(name, "seq-", 4) == 0))
         return kg_fail(err, KG_EINVAL,
                        "path: expected a name that does not begin with snapshot- or "
@@ -356,16 +343,16 @@ static kg_status path_of(char path[256], const struct kg_tinker_job *job,
         return kg_fail(err, KG_EINVAL,
                        "path: expected a name of letters, digits and -_.:, found '%.90s'",
                        name);
-    snprintf(path, 256, "tinker://%s/%s/%s", job->scope, kind, name ? name : own);
+    snprintf(path, 256, "tinker://%s/%s/%s", job->scope, kind, name ? name : text);
     return KG_OK;
 }
 
 /* Samplers go by their path: an open one has the weights that were there before. */
 static kg_status save(struct kg_tinker *t, const struct kg_tinker_model *m,
-                      const struct kg_json *request, const char *path, bool state,
+                      const struct kg_tinker_job *job, const char *path, bool state,
                       struct kg_err *err)
 {
-    KG_TRY(kg_tinker_save(t, m, request, path, state, err));
+    KG_TRY(kg_tinker_save(t, m, &job->args, path, state, err));
     if (strcmp(t->engine.path, path) == 0)
         kg_tinker_close_engine(t);
     return KG_OK;
@@ -374,57 +361,54 @@ static kg_status save(struct kg_tinker *t, const struct kg_tinker_model *m,
 kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
                                  struct kg_err *err)
 {
-    const struct kg_json *r = job->doc.root;
-    const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
     struct kg_tinker_model *m;
-    char path[256], own[32];
+    char path[256];
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
-    snprintf(own, sizeof own, "seq-%06lld", (long long)job->seq);
-    KG_TRY(path_of(path, job, "weights", name, own, err));
-    KG_TRY(save(t, m, r, path, true, err));
+    KG_TRY(path_of(path, job, "weights", "seq", job->seq, err));
+    KG_TRY(save(t, m, job, path, true, err));
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"save_weights\", \"path\": \"%s\"}", path);
 }
 
 /* Of those without a name the newest stay. */
-static kg_status drop_snapshot(const struct kg_tinker *t, const struct kg_tinker_job *job,
-                               int64_t number, struct kg_err *err)
+static void drop_snapshot(const struct kg_tinker *t, const struct kg_tinker_job *job,
+                          int64_t number)
 {
-    char path[256], name[32];
+    char path[256];
     struct kg_path dir;
-    snprintf(name, sizeof name, "snapshot-%06lld", (long long)number);
-    KG_TRY(path_of(path, job, "sampler_weights", NULL, name, err));
-    KG_TRY(kg_tinker_folder(&dir, t, path, err));
-    return kg_file_remove_tree(dir.text, err);
+    struct kg_err err;
+    if (number < 0)
+        return;
+    kg_status status = path_of(path, job, "sampler_weights", "snapshot", number, &err);
+    if (status == KG_OK)
+        status = kg_tinker_folder(&dir, t, path, &err);
+    if (status == KG_OK)
+        status = kg_file_remove_tree(dir.text, &err);
+    if (status != KG_OK)
+        kg_log_warn("an old snapshot stays: %s", err.message);
 }
 
 kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
                                  struct kg_err *err)
 {
-    const struct kg_json *r = job->doc.root;
-    const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
-    const char *kind = kg_json_text(kg_json_get(r, "kind"), NULL);
+    const struct kg_tinker_args *a = &job->args;
+    const int64_t number = a->sampler_seq == KG_TINKER_NONE ? job->seq : a->sampler_seq;
     struct kg_tinker_model *m;
-    char path[256], own[32], id[KG_TINKER_ID];
-    struct kg_err undropped;
+    char path[256], id[KG_TINKER_ID];
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
-    if (kind && strcmp(kind, "snapshot") != 0)
+    if (a->kind && strcmp(a->kind, "snapshot") != 0)
         return kg_fail(err, KG_EUNSUPPORTED, "kind: expected snapshot, found %.60s",
-                       kind);
-    snprintf(own, sizeof own, "snapshot-%06lld", (long long)m->snapshots);
-    KG_TRY(path_of(path, job, "sampler_weights", name, own, err));
-    KG_TRY(save(t, m, r, path, false, err));
-    if (name)
+                       a->kind);
+    KG_TRY(path_of(path, job, "sampler_weights", "snapshot", m->snapshots, err));
+    KG_TRY(save(t, m, job, path, false, err));
+    if (a->path)
         return kg_str_printf(&job->result, err,
                              "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}",
                              path);
-    const int64_t old = m->snapshots++ - SNAPSHOTS;
-    const int session = (int)(strchr(job->scope, ':') - job->scope);
-    snprintf(id, sizeof id, "%.*s:sample:%lld", session, job->scope,
-             (long long)kg_json_int(kg_json_get(r, "sampling_session_seq_id"), job->seq));
-    KG_TRY(kg_tinker_add_sampler(t, id, path, err));
-    if (old >= 0 && drop_snapshot(t, job, old, &undropped) != KG_OK)
-        kg_log_warn("an old snapshot stays: %s", undropped.message);
+    snprintf(id, sizeof id, "%.*s:sample:%lld",
+             (int)(strchr(job->scope, ':') - job->scope), job->scope, (long long)number);
+    KG_TRY(kg_tinker_add_handle(t, id, path, err));
+    drop_snapshot(t, job, m->snapshots++ - SNAPSHOTS);
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"save_weights_for_sampler\", "
                          "\"sampling_session_id\": \"%s\"}",
