@@ -137,18 +137,6 @@ static kg_status put_meta(struct kg_str *out, const struct kg_json *meta,
     return status;
 }
 
-static kg_status put_anchor(struct kg_str *out, const struct kg_tinker_facts *f,
-                            struct kg_err *err)
-{
-    if (!*f->anchor.kind)
-        return kg_str_puts(out, ", \"anchor\": null", err);
-    KG_TRY(kg_json_put_text(out, ", \"anchor\": {\"kind\": ", f->anchor.kind, err));
-    KG_TRY(kg_str_printf(out, err,
-                         ", \"period\": %lld, \"eta\": ", (long long)f->anchor.period));
-    KG_TRY(kg_json_put_double(out, f->anchor.eta, err));
-    return kg_str_puts(out, "}", err);
-}
-
 static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
                            const struct kg_tinker_facts *f, const struct kg_json *meta,
                            struct kg_err *err)
@@ -158,14 +146,19 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    KG_TRY(kg_str_printf(out, err, "{\"base_model\": %s", t->name));
-    KG_TRY(put_anchor(out, f, err));
+    KG_TRY(kg_str_printf(out, err, "{\"base_model\": %s, \"anchor\": ", t->name));
+    if (*f->anchor.kind) {
+        KG_TRY(kg_str_printf(out, err, "{\"kind\": \"%s\", \"period\": %lld, \"eta\": ",
+                             f->anchor.kind, (long long)f->anchor.period));
+        KG_TRY(kg_json_put_double(out, f->anchor.eta, err));
+    }
     KG_TRY(kg_str_printf(out, err,
-                         ", \"is_lora\": %s, \"lora_rank\": %d, \"train_attn\": %s, "
+                         "%s, \"is_lora\": %s, \"lora_rank\": %d, \"train_attn\": %s, "
                          "\"train_mlp\": %s, \"seed\": %llu, \"time\": "
                          "\"%s\", \"user_metadata\": ",
-                         f->lora ? "true" : "false", f->rank, f->attn ? "true" : "false",
-                         f->mlp ? "true" : "false", (unsigned long long)f->seed, when));
+                         *f->anchor.kind ? "}" : "null", f->lora ? "true" : "false",
+                         f->rank, f->attn ? "true" : "false", f->mlp ? "true" : "false",
+                         (unsigned long long)f->seed, when));
     KG_TRY(put_meta(out, meta, err));
     return kg_str_puts(out, "}\n", err);
 }
@@ -244,60 +237,103 @@ kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model
 static const char *const kinds[2][2] = {{"weights", "training"},
                                         {"sampler_weights", "sampler"}};
 
-/* A checkpoint as JSON.   returns ENOTFOUND if it is none */
-static kg_status put_checkpoint(struct kg_str *out, const struct kg_tinker *t,
-                                const char *id, int kind, const char *name,
-                                struct kg_err *err)
+/* A list that is written: of runs, or of a run's checkpoints of a kind. */
+struct list {
+    struct kg_str *out;
+    const struct kg_tinker *t;
+    const char *id; /* of the run; NULL: runs */
+    int kind;
+    bool last; /* only the last stays: by its time, then by name */
+    size_t n;
+    char latest[32]; /* of the last: its time */
+};
+static kg_status put_list(struct list *l, struct kg_err *err);
+
+static kg_status put_checkpoint(const struct list *l, const char *name, const char *when,
+                                const struct kg_json *r, struct kg_err *err)
 {
-    struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[kind][0]);
+    const char *const *kind = kinds[l->kind];
+    KG_TRY(kg_str_printf(l->out, err,
+                         "{\"checkpoint_id\": \"%s/%s\", \"checkpoint_type\": \"%s\", "
+                         "\"time\": \"%.30s\", \"tinker_path\": \"%s%s/%s/%s\", "
+                         "\"public\": false, \"user_metadata\": ",
+                         kind[0], name, kind[1], when, scheme, l->id, kind[0], name));
+    KG_TRY(kg_json_put_value(l->out, kg_json_get(r, "user_metadata"), err));
+    return kg_str_puts(l->out, "}", err);
+}
+
+static kg_status put_last(const struct list *runs, const char *key, const char *id,
+                          int kind, struct kg_err *err)
+{
+    struct list l = {
+        .out = runs->out, .t = runs->t, .id = id, .kind = kind, .last = true};
+    KG_TRY(kg_str_printf(l.out, err, ", \"%s\": ", key));
+    KG_TRY(put_list(&l, err));
+    return l.n > 0 ? KG_OK : kg_str_puts(l.out, "null", err);
+}
+
+static kg_status put_run(const struct list *l, const char *name, const char *when,
+                         const struct kg_json *r, struct kg_err *err)
+{
+    const struct kg_tinker_facts f = facts_in(r);
+    KG_TRY(kg_str_printf(l->out, err, "{\"training_run_id\": \"%s\"", name));
+    KG_TRY(kg_json_put_text(l->out, ", \"base_model\": ", f.base, err));
+    KG_TRY(kg_str_printf(l->out, err,
+                         ", \"model_owner\": \"local\", \"is_lora\": %s, "
+                         "\"lora_rank\": %d, \"corrupted\": false, "
+                         "\"last_request_time\": \"%.30s\", \"user_metadata\": ",
+                         f.lora ? "true" : "false", f.rank, when));
+    KG_TRY(kg_json_put_value(l->out, kg_json_get(r, "user_metadata"), err));
+    KG_TRY(put_last(l, "last_checkpoint", name, 0, err));
+    KG_TRY(put_last(l, "last_sampler_checkpoint", name, 1, err));
+    return kg_str_puts(l->out, "}", err);
+}
+
+static kg_status put_entry(struct list *l, const char *name, const struct kg_json *r,
+                           size_t from, struct kg_err *err)
+{
+    const char *time = kg_json_text(kg_json_get(r, "time"), NULL);
+    const char *when = time ? time : "";
+    if (l->last && strcmp(when, l->latest) < 0)
+        return KG_OK;
+    if (l->last)
+        l->out->len = from;
+    else if (l->n > 0)
+        KG_TRY(kg_str_puts(l->out, ", ", err));
+    snprintf(l->latest, sizeof l->latest, "%s", when);
+    l->n++;
+    return l->id ? put_checkpoint(l, name, when, r, err) : put_run(l, name, when, r, err);
+}
+
+/* Folders without facts may lie beside those of the server. */
+static kg_status put_folder(struct list *l, const char *dir, const char *name,
+                            size_t from, struct kg_err *err)
+{
+    const struct kg_path at = kg_path_in(dir, name);
+    const char *facts = l->id ? "tinker.json" : "run.json";
     struct kg_json_doc doc;
-    dir = kg_path_in(dir.text, name);
-    KG_TRY(read_facts(&doc, dir.text, "tinker.json", err));
-    const struct kg_json *meta = kg_json_get(doc.root, "user_metadata");
-    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
-    kg_status status = kg_str_printf(
-        out, err,
-        "{\"checkpoint_id\": \"%s/%s\", \"checkpoint_type\": \"%s\", \"time\": "
-        "\"%.30s\", "
-        "\"tinker_path\": \"%s%s/%s/%s\", \"public\": false, \"user_metadata\": ",
-        kinds[kind][0], name, kinds[kind][1], when ? when : "", scheme, id,
-        kinds[kind][0], name);
-    if (status == KG_OK)
-        status = kg_json_put_value(out, meta, err);
+    if (!kg_tinker_is_name(name) || !kg_file_exists(kg_path_in(at.text, facts).text))
+        return KG_OK;
+    KG_TRY(read_facts(&doc, at.text, facts, err));
+    const kg_status status = put_entry(l, name, doc.root, from, err);
     kg_json_release(&doc);
-    return status == KG_OK ? kg_str_puts(out, "}", err) : status;
+    return status;
 }
 
-typedef kg_status (*each_fn)(struct kg_str *out, const struct kg_tinker *t,
-                             const char *id, int kind, const char *name,
-                             struct kg_err *err);
-
-/* Whether a folder belongs to the server; other folders may lie beside them. */
-static bool is_entry(const char *dir, const char *name, const char *facts)
+static kg_status put_list(struct list *l, struct kg_err *err)
 {
-    const struct kg_path one = kg_path_in(dir, name);
-    return kg_tinker_is_name(name) && kg_file_exists(kg_path_in(one.text, facts).text);
-}
-
-/* Appends what `put` says of each name in dir, with commas between; counts them. */
-static kg_status put_each(struct kg_str *out, size_t *count, const struct kg_tinker *t,
-                          const char *id, int kind, const char *dir, each_fn put,
-                          struct kg_err *err)
-{
+    struct kg_path dir = kg_path_in(l->t->dir, l->id ? l->id : ".");
     char **names;
     size_t n;
     kg_status status = KG_OK;
-    if (!kg_file_is_dir(dir))
+    const size_t from = l->out->len;
+    if (l->id)
+        dir = kg_path_in(dir.text, kinds[l->kind][0]);
+    if (!kg_file_is_dir(dir.text))
         return KG_OK;
-    KG_TRY(kg_file_list(&names, &n, dir, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++) {
-        if (!is_entry(dir, names[i], id ? "tinker.json" : "run.json"))
-            continue;
-        status = *count > 0 ? kg_str_puts(out, ", ", err) : KG_OK;
-        if (status == KG_OK)
-            status = put(out, t, id, kind, names[i], err);
-        ++*count;
-    }
+    KG_TRY(kg_file_list(&names, &n, dir.text, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = put_folder(l, dir.text, names[i], from, err);
     kg_file_names_free(names, n);
     return status;
 }
@@ -305,100 +341,32 @@ static kg_status put_each(struct kg_str *out, size_t *count, const struct kg_tin
 kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *t,
                                     const char *id, struct kg_err *err)
 {
+    struct list l = {.out = out, .t = t, .id = id};
     struct kg_tinker_facts facts;
-    size_t n = 0;
     KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
     KG_TRY(kg_str_puts(out, "{\"checkpoints\": [", err));
-    for (int k = 0; k < 2; k++) {
-        const struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[k][0]);
-        KG_TRY(put_each(out, &n, t, id, k, dir.text, put_checkpoint, err));
-    }
+    for (; l.kind < 2; l.kind++)
+        KG_TRY(put_list(&l, err));
     return kg_str_puts(out, "]}", err);
-}
-
-/* *latest: its time, and *at its place, if it is not earlier */
-static kg_status take_later(char latest[32], size_t *at, size_t i, const char *dir,
-                            const char *name, struct kg_err *err)
-{
-    struct kg_json_doc doc;
-    if (!is_entry(dir, name, "tinker.json"))
-        return KG_OK;
-    KG_TRY(read_facts(&doc, kg_path_in(dir, name).text, "tinker.json", err));
-    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
-    if (when && strcmp(when, latest) >= 0) {
-        snprintf(latest, 32, "%.31s", when);
-        *at = i;
-    }
-    kg_json_release(&doc);
-    return KG_OK;
-}
-
-/* The last of a kind, by its time, then by name. */
-static kg_status put_last(struct kg_str *out, const struct kg_tinker *t, const char *id,
-                          int kind, struct kg_err *err)
-{
-    const struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[kind][0]);
-    char **names, latest[32] = "";
-    size_t n = 0, last = SIZE_MAX;
-    kg_status status = KG_OK;
-    if (!kg_file_is_dir(dir.text))
-        return kg_str_puts(out, "null", err);
-    KG_TRY(kg_file_list(&names, &n, dir.text, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        status = take_later(latest, &last, i, dir.text, names[i], err);
-    if (status == KG_OK)
-        status = last < n ? put_checkpoint(out, t, id, kind, names[last], err)
-                          : kg_str_puts(out, "null", err);
-    kg_file_names_free(names, n);
-    return status;
-}
-
-static kg_status put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
-                         int kind, const char *name, struct kg_err *err)
-{
-    struct kg_json_doc doc;
-    (void)id;
-    (void)kind;
-    KG_TRY(read_facts(&doc, kg_path_in(t->dir, name).text, "run.json", err));
-    const struct kg_tinker_facts f = facts_in(doc.root);
-    const char *base = kg_json_text(kg_json_get(doc.root, "base_model"), NULL);
-    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
-    kg_status status = kg_str_printf(out, err, "{\"training_run_id\": \"%s\"", name);
-    if (status == KG_OK)
-        status = kg_json_put_text(out, ", \"base_model\": ", base ? base : "", err);
-    if (status == KG_OK)
-        status = kg_str_printf(out, err,
-                               ", \"model_owner\": \"local\", \"is_lora\": %s, "
-                               "\"lora_rank\": %d, \"corrupted\": false, "
-                               "\"last_request_time\": \"%.30s\", \"user_metadata\": ",
-                               f.lora ? "true" : "false", f.rank, when ? when : "");
-    if (status == KG_OK)
-        status = kg_json_put_value(out, kg_json_get(doc.root, "user_metadata"), err);
-    kg_json_release(&doc);
-    KG_TRY(status);
-    KG_TRY(kg_str_puts(out, ", \"last_checkpoint\": ", err));
-    KG_TRY(put_last(out, t, name, 0, err));
-    KG_TRY(kg_str_puts(out, ", \"last_sampler_checkpoint\": ", err));
-    KG_TRY(put_last(out, t, name, 1, err));
-    return kg_str_puts(out, "}", err);
 }
 
 kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
                             struct kg_err *err)
 {
+    struct list l = {.out = out, .t = t};
     struct kg_tinker_facts facts;
     KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
-    return put_run(out, t, NULL, 0, id, err);
+    return put_folder(&l, t->dir, id, 0, err);
 }
 
 kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker *t,
                              struct kg_err *err)
 {
-    size_t n = 0;
+    struct list l = {.out = out, .t = t};
     KG_TRY(kg_str_puts(out, "{\"training_runs\": [", err));
-    KG_TRY(put_each(out, &n, t, NULL, 0, t->dir, put_run, err));
+    KG_TRY(put_list(&l, err));
     return kg_str_printf(out, err,
                          "], \"cursor\": {\"offset\": 0, \"limit\": %zu, "
                          "\"total_count\": %zu}}",
-                         n, n);
+                         l.n, l.n);
 }
