@@ -78,15 +78,33 @@ static const char *kind_of(mode_t mode)
                             : "a device";
 }
 
-/* A descriptor of a regular file, or of anything but a folder.   *bytes: its size, 0 for
- * a pipe */
-static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, bool stream,
+enum how { REGULAR, STREAM /* anything but a folder */, SECRET /* of its owner alone */ };
+
+static kg_status check_kind(const struct stat *st, const char *path, enum how how,
+                            struct kg_err *err)
+{
+    if (S_ISDIR(st->st_mode) || !(how == STREAM || S_ISREG(st->st_mode)))
+        return kg_fail(err, KG_EIO, "%s: expected a file, found %s", path,
+                       kind_of(st->st_mode));
+    if (how == SECRET && (st->st_mode & 077) != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a file that its owner alone can read (chmod 600), "
+                       "found mode %03o",
+                       path, (unsigned)st->st_mode & 0777);
+    if (how == SECRET && st->st_uid != geteuid() && st->st_uid != 0)
+        return kg_fail(err, KG_EINVAL, "%s: expected a file of your own, found user %u's",
+                       path, (unsigned)st->st_uid);
+    return KG_OK;
+}
+
+/* *bytes: the file's size, 0 for a pipe */
+static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, enum how how,
                               struct kg_err *err)
 {
     struct stat st;
 
     /* to open a pipe would wait for its writer */
-    *fd = sys_open(path, O_RDONLY | (stream ? 0 : O_NONBLOCK));
+    *fd = sys_open(path, O_RDONLY | (how == STREAM ? 0 : O_NONBLOCK));
     if (*fd < 0)
         return kg_file_fail(err, path, "open");
     if (fstat(*fd, &st) != 0) {
@@ -94,10 +112,9 @@ static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, bool s
         close(*fd);
         return err->code;
     }
-    if (S_ISDIR(st.st_mode) || !(stream || S_ISREG(st.st_mode))) {
+    if (check_kind(&st, path, how, err) != KG_OK) {
         close(*fd);
-        return kg_fail(err, KG_EIO, "%s: expected a file, found %s", path,
-                       kind_of(st.st_mode));
+        return err->code;
     }
     *bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
     return KG_OK;
@@ -110,7 +127,7 @@ static kg_status too_large(struct kg_err *err, const char *path, uint64_t found,
                    (unsigned long long)max, (unsigned long long)found);
 }
 
-static kg_status read_whole(struct kg_str *out, const char *path, bool stream,
+static kg_status read_whole(struct kg_str *out, const char *path, enum how how,
                             uint64_t max_bytes, struct kg_err *err)
 {
     int fd;
@@ -118,7 +135,7 @@ static kg_status read_whole(struct kg_str *out, const char *path, bool stream,
     uint64_t total = 0;
     size_t before = out->len;
 
-    KG_TRY(open_to_read(&fd, &size, path, stream, err));
+    KG_TRY(open_to_read(&fd, &size, path, how, err));
     unsigned char *buffer = kg_mem_calloc(READ_BYTES, 1, path, err);
     kg_status status = buffer ? KG_OK : KG_ENOMEM;
     if (status == KG_OK && size > max_bytes)
@@ -146,13 +163,19 @@ static kg_status read_whole(struct kg_str *out, const char *path, bool stream,
 kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                        struct kg_err *err)
 {
-    return read_whole(out, path, false, max_bytes, err);
+    return read_whole(out, path, REGULAR, max_bytes, err);
 }
 
 kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max_bytes,
                               struct kg_err *err)
 {
-    return read_whole(out, path, true, max_bytes, err);
+    return read_whole(out, path, STREAM, max_bytes, err);
+}
+
+kg_status kg_file_read_secret(struct kg_str *out, const char *path, uint64_t max_bytes,
+                              struct kg_err *err)
+{
+    return read_whole(out, path, SECRET, max_bytes, err);
 }
 
 kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
@@ -162,7 +185,7 @@ kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
     kg_status status = KG_OK;
 
     *map = (struct kg_map){0};
-    KG_TRY(open_to_read(&fd, &bytes, path, false, err));
+    KG_TRY(open_to_read(&fd, &bytes, path, REGULAR, err));
     if (bytes > 0) {
         void *data = kg_file_fails() ? MAP_FAILED
                                      : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);

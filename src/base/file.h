@@ -21,6 +21,11 @@ kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
 kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max_bytes,
                               struct kg_err *err) KG_MUST_CHECK;
 
+/* The same for a file of secrets, which must be the process's or root's, and which nobody
+ * else may read or write.   errors: EINVAL (its mode or owner), as above */
+kg_status kg_file_read_secret(struct kg_str *out, const char *path, uint64_t max_bytes,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* A read-only map of a regular file. An empty file maps to data = NULL, bytes = 0. */
 struct kg_map {
     const unsigned char *data; /* owned map */

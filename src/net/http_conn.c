@@ -147,28 +147,22 @@ static struct kg_http_exchange *exchange_create(struct kg_http_server *s,
     return x;
 }
 
-/* The time that it takes tells nothing of the key but its length. */
-static bool same_key(const char *found, const char *key)
+/* *user: the index of the key that the request has, -1 if it needs none */
+static bool may_enter(int *user, const struct kg_http_server *s,
+                      const struct kg_http_head *h)
 {
-    size_t n = strlen(found);
-    size_t key_n = strlen(key);
-    volatile unsigned differ = n != key_n;
-    for (size_t i = 0; i < n; i++)
-        differ |= (unsigned char)found[i] ^ (unsigned char)key[i % key_n];
-    return differ == 0;
-}
-
-static bool may_enter(const struct kg_http_server *s, const struct kg_http_head *h)
-{
-    if (s->key == NULL || (s->opts.open_path && strcmp(h->path, s->opts.open_path) == 0))
-        return true;
     const char *found = kg_http_head_field(h, "x-api-key");
-    if (found && s->opts.api_key_header)
-        return same_key(found, s->key);
-    found = kg_http_head_field(h, "authorization");
-    if (found == NULL || strncasecmp(found, "Bearer ", 7) != 0)
-        return false;
-    return same_key(found + 7 + strspn(found + 7, " "), s->key);
+    *user = -1;
+    if (s->n_keys == 0 || (s->opts.open_path && strcmp(h->path, s->opts.open_path) == 0))
+        return true;
+    if (!found || !s->opts.api_key_header) {
+        found = kg_http_head_field(h, "authorization");
+        if (found == NULL || strncasecmp(found, "Bearer ", 7) != 0)
+            return false;
+        found += 7 + strspn(found + 7, " ");
+    }
+    *user = kg_http_keys_find(s->keys, s->n_keys, found);
+    return *user >= 0;
 }
 
 /* What a page in a browser of this machine asks for in a stranger's name. */
@@ -177,7 +171,7 @@ static bool is_foreign(char *why, size_t why_n, const struct kg_http_server *s,
 {
     const char *origin = kg_http_head_field(h, "origin");
     const char *names[] = {h->host, origin ? kg_http_origin_host(origin) : h->host};
-    if (!s->local || s->key)
+    if (!s->local || s->n_keys > 0)
         return false;
     for (int i = 0; i < 2; i++) {
         const char *name = names[i] ? names[i] : i == 1 && origin ? origin : "";
@@ -226,7 +220,7 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
         refuse(s, c, 403, text);
         return false;
     }
-    if (!may_enter(s, h)) {
+    if (!may_enter(&c->x->user, s, h)) {
         refuse(s, c, 401, "expected the header 'Authorization: Bearer KEY' with the key");
         return false;
     }

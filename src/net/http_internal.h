@@ -21,6 +21,7 @@ struct kg_http_exchange {
     struct kg_str raw;         /* owned; head points into it */
     struct kg_http_head head;
     struct kg_str body; /* owned */
+    int user;           /* as kg_http_user */
     bool no_body;       /* HEAD */
     bool close_after;   /* close after this response; set when it begins */
     size_t body_held;   /* part of the server's held_bytes; under the lock, as the next */
@@ -66,7 +67,9 @@ struct kg_http_conn {
 
 struct kg_http_server {
     struct kg_http_server_opts opts; /* defaults filled in */
-    char *key;                       /* owned; NULL for none */
+    struct kg_http_key key;          /* opts.bearer_key: a copy, owned; NULL for none */
+    const struct kg_http_key *keys;  /* (n_keys) that one, or those of opts */
+    size_t n_keys;                   /* 0: no key needed */
     int listener, epoll, waker;      /* -1 when closed */
     int port;
     bool local; /* accepts requests from this machine only, by Host and Origin */

@@ -205,7 +205,7 @@ static void server_free(struct kg_http_server *s)
     pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->lock);
     kg_mem_free(s->buffer);
-    kg_mem_free(s->key);
+    kg_mem_free((char *)(uintptr_t)s->key.key);
     kg_mem_free(s);
 }
 
@@ -421,6 +421,8 @@ void kg_http_stream_end(struct kg_http_exchange *x)
 
 bool kg_http_gone(const struct kg_http_exchange *x) { return atomic_load(&x->gone); }
 
+int kg_http_user(const struct kg_http_exchange *x) { return x->user; }
+
 const char *kg_http_path(const struct kg_http_exchange *x) { return x->head.path; }
 
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name)
@@ -456,12 +458,16 @@ static kg_status take_opts(struct kg_http_server *s,
     o->request_timeout_s = (int)or_default((size_t)o->request_timeout_s, 60);
     if (o->port < 0 || o->port > 65535)
         return kg_fail(err, KG_EINVAL, "port: expected 0 to 65535, found %d", o->port);
+    s->keys = o->keys;
+    s->n_keys = o->n_keys;
     if (o->bearer_key == NULL)
         return KG_OK;
-    if (o->bearer_key[0] == '\0')
-        return kg_fail(err, KG_EINVAL, "key: expected text, found none");
-    s->key = kg_mem_strdup(o->bearer_key, err);
-    return s->key ? KG_OK : err->code;
+    if (o->bearer_key[0] == '\0' || o->n_keys > 0)
+        return kg_fail(err, KG_EINVAL, "key: expected text, and no keys beside it");
+    s->key.key = kg_mem_strdup(o->bearer_key, err);
+    s->keys = &s->key;
+    s->n_keys = 1;
+    return s->key.key ? KG_OK : err->code;
 }
 
 /* The soft limit of open files is raised as far as the connections need it. */

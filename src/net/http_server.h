@@ -22,6 +22,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "net/http_keys.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,8 +59,11 @@ struct kg_http_server_opts {
     int idle_timeout_s;
     int request_timeout_s;  /* 0: 60; a request that takes longer to arrive gets a 408 */
     const char *bearer_key; /* NULL: no key needed; copied */
-    bool api_key_header;    /* the key may also come as X-API-Key: KEY */
-    const char *open_path;  /* NULL or a path that needs no key, "/health"; borrowed */
+    /* Or a key for each user. (n_keys) borrowed */
+    const struct kg_http_key *keys;
+    size_t n_keys;
+    bool api_key_header;   /* the key may also come as X-API-Key: KEY */
+    const char *open_path; /* NULL or a path that needs no key, "/health"; borrowed */
     /* A server without a key that listens on this machine only accepts requests whose
      * Host, and Origin if present, names this machine or is in this comma-separated list
      * ("*": any). Others get a 403. borrowed */
@@ -93,6 +97,9 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange ends. */
+/* The index in opts.keys of the key that it came with (0: bearer_key); -1: it needed none
+ */
+int kg_http_user(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
 /* The value of a header field, without case of its name; NULL: none. */
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name);

@@ -191,6 +191,36 @@ static void the_key_is_asked_for_everywhere_but_on_the_open_path(void **state)
     stop_server();
 }
 
+/* Each key lets its user in, and the handler sees whose it was. */
+static void a_request_is_that_of_its_keys_user(void **state)
+{
+    static const struct kg_http_key keys[] = {{"ann", "key-of-ann"},
+                                              {"bob", "key-of-bob"}};
+    static const struct {
+        const char *header;
+        int status;
+        const char *user;
+    } cases[] = {
+        {"X-API-Key: key-of-ann", 200, "user 0"},
+        {"Authorization: Bearer key-of-bob", 200, "user 1"},
+        {"X-API-Key: key-of-bob\r\nAuthorization: Bearer key-of-ann", 200, "user 1"},
+        {"X-API-Key: key-of-", 401, ""},
+        {"X-API-Key: key-of-nobody\r\nAuthorization: Bearer key-of-ann", 401, ""},
+        {"X-API-Key:", 401, ""},
+        {"X-Other: key-of-ann", 401, ""},
+    };
+    char text[256];
+    (void)state;
+    start_server((struct kg_http_server_opts){
+        .keys = keys, .n_keys = 2, .api_key_header = true, .open_path = "/hello"});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "GET /user HTTP/1.1\r\n%s\r\n" END, cases[i].header);
+        expect(text, cases[i].status, cases[i].user);
+    }
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+}
+
 static void an_answer_may_come_later_from_another_thread(void **state)
 {
     (void)state;
@@ -775,6 +805,7 @@ int main(void)
                                   stop_left),
         cmocka_unit_test_teardown(slow_senders_are_cut_off, stop_left),
         cmocka_unit_test_teardown(a_sender_that_drips_is_cut_off, stop_left),
+        cmocka_unit_test_teardown(a_request_is_that_of_its_keys_user, stop_left),
         cmocka_unit_test_teardown(the_key_is_asked_for_everywhere_but_on_the_open_path,
                                   stop_left),
         cmocka_unit_test_teardown(an_answer_may_come_later_from_another_thread,

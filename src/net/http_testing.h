@@ -55,11 +55,20 @@ static inline void handle_flaky(void *user, struct kg_http_exchange *x)
         kg_http_reply(x, 200, "text/plain", "at last", 7);
 }
 
+static void handle_user(void *user, struct kg_http_exchange *x)
+{
+    char text[32];
+    const int n = snprintf(text, sizeof text, "user %d", kg_http_user(x));
+    (void)user;
+    kg_http_reply(x, 200, "text/plain", text, (size_t)n);
+}
+
 static const struct kg_http_route test_routes[] = {
     {"POST", "/echo", handle_echo, "the body"},
     {"GET", "/hello", handle_hello, "hello"},
     {"GET", "/held", handle_held, "an answer later"},
     {"GET", "/flaky", handle_flaky, "errors first"},
+    {"GET", "/user", handle_user, "whose key it is"},
     {"GET", "/below/", handle_hello, "whatever lies below"},
     {NULL, NULL, NULL, NULL},
 };
