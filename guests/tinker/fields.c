@@ -91,6 +91,7 @@ static kg_status take(struct kg_tinker_args *a, const struct field *f,
 {
     void *to = (char *)a + f->at;
     const struct kg_json *v = kg_json_get(object, f->key);
+    size_t n = 0;
     if (f->type != KG_JSON_NULL)
         KG_TRY(kg_json_need(&v, doc, object, f->key, f->type, err));
     if (f->type == KG_JSON_BOOL)
@@ -100,9 +101,12 @@ static kg_status take(struct kg_tinker_args *a, const struct field *f,
     else if (f->type == KG_JSON_REAL)
         *(double *)to = kg_json_real(v, 0);
     else if (f->type == KG_JSON_STRING)
-        *(const char **)to = kg_json_text(v, NULL);
+        *(const char **)to = kg_json_text(v, &n);
     else
         *(const struct kg_json **)to = v;
+    if (f->type == KG_JSON_STRING && strlen(kg_json_text(v, NULL)) != n)
+        return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected text without NUL",
+                       doc->where, f->key);
     return KG_OK;
 }
 

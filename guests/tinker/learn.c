@@ -372,13 +372,13 @@ static kg_status learn(struct learning *l, struct kg_str *out, struct kg_err *er
     return kg_tinker_put_output(out, l->b, l->logp, l->loss, err);
 }
 
-kg_status kg_tinker_learn(struct kg_tinker *t, struct kg_tinker_job *job,
-                          struct kg_err *err)
+kg_status kg_tinker_learn(struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker_batch b = {.n_data = 0};
+    struct kg_tinker *t = job->user->t;
     struct learning l = {.t = t, .b = &b};
     kg_status status;
-    KG_TRY(kg_tinker_model_of(&l.model, t, job->scope, err));
+    KG_TRY(kg_tinker_model_of(&l.model, job, err));
     KG_TRY_GOTO(out, kg_tinker_read_batch(&b, job->body.data, job->body.len,
                                           t->opts.model->config.vocab, err));
     status = learn(&l, &job->result, err);

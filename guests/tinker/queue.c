@@ -18,25 +18,49 @@ void kg_tinker_job_free(struct kg_tinker_job *job)
 }
 
 /* Takes a job that is done from its place. Under the lock. */
-static void drop(struct kg_tinker *t, struct kg_tinker_job **at)
+static void drop(struct kg_tinker_job **at)
 {
     struct kg_tinker_job *job = *at;
     *at = job->next;
-    t->n_jobs--;
-    t->held -= job->result.len;
+    job->user->n_jobs--;
+    job->user->held -= job->result.len;
     kg_tinker_job_free(job);
 }
 
-/* The oldest jobs that are done give way. Under the lock. */
-static void make_room(struct kg_tinker *t)
+/* Limits are shared in equal parts. */
+static int64_t share(const struct kg_tinker_user *u, int64_t limit)
 {
-    struct kg_tinker_job **at = &t->jobs;
-    while (*at && (t->n_jobs > KEPT || t->held > t->opts.max_held_bytes)) {
-        if ((*at)->done)
-            drop(t, at);
+    const int64_t n = limit / (int64_t)u->t->n_users;
+    return n > 0 ? n : 1;
+}
+
+/* The oldest jobs of the user that are done give way. Under the lock. */
+static void make_room(struct kg_tinker_user *u)
+{
+    const size_t held = (size_t)share(u, (int64_t)u->t->opts.max_held_bytes);
+    struct kg_tinker_job **at = &u->t->jobs;
+    while (*at && (u->n_jobs > share(u, KEPT) || u->held > held)) {
+        if ((*at)->user == u && (*at)->done)
+            drop(at);
         else
             at = &(*at)->next;
     }
+}
+
+/* Whether the user's open requests leave room for one more; the memory of one user alone
+ * is not limited. */
+static kg_status check_open(const struct kg_tinker_user *u, size_t bytes,
+                            struct kg_err *err)
+{
+    const int64_t most = share(u, u->t->opts.max_requests);
+    const int64_t most_bytes = share(u, (int64_t)u->t->opts.max_held_bytes);
+    if (u->n_open >= most)
+        return kg_fail(err, KG_ENOSPACE, "%lld requests are open: try again later",
+                       (long long)most);
+    if (u->t->n_users > 1 && u->n_open > 0 && u->queued + bytes > (size_t)most_bytes)
+        return kg_fail(err, KG_ENOSPACE,
+                       "%zu bytes of requests are open: try again later", u->queued);
+    return KG_OK;
 }
 
 /* What the server failed at may be tried again, where no order has gone by. */
@@ -45,13 +69,16 @@ static bool may_run_again(const struct kg_tinker_job *job)
     return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);
 }
 
-static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
-                     struct kg_err *err)
+static kg_status add(int64_t *id, struct kg_tinker_job *job, struct kg_err *err)
 {
+    struct kg_tinker *t = job->user->t;
+
     struct kg_tinker_job **end = &t->jobs, *old;
+    struct kg_tinker_user *u = job->user;
     if (t->quitting)
         return kg_fail(err, KG_EINTERRUPTED, "%s", leaving);
-    while ((old = *end) && (old->seq != job->seq || strcmp(old->scope, job->scope) != 0))
+    while ((old = *end) && (old->user != u || old->seq != job->seq ||
+                            strcmp(old->scope, job->scope) != 0))
         end = &old->next;
     if (old && old->hash != job->hash)
         return kg_fail(err, KG_ECONFLICT,
@@ -64,27 +91,28 @@ static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job
         return KG_OK;
     }
     if (old)
-        drop(t, end);
-    if (t->n_open >= t->opts.max_requests)
-        return kg_fail(err, KG_ENOSPACE, "%d requests are open: try again later",
-                       t->opts.max_requests);
+        drop(end);
+    KG_TRY(check_open(u, job->bytes, err));
     while (*end)
         end = &(*end)->next;
     *end = job;
-    job->id = *id = ++t->last_id;
+    job->id = *id = ++u->last_id;
     job->since = kg_clock_seconds();
-    t->n_jobs++;
-    t->n_open++;
+    u->n_jobs++;
+    u->queued += job->bytes;
+    if (u->n_open++ == 0 && u->used < t->used)
+        u->used = t->used;
     pthread_cond_signal(&t->due);
     return KG_OK;
 }
 
-kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
-                          struct kg_err *err)
+kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job, struct kg_err *err)
 {
+    struct kg_tinker *t = job->user->t;
+
     pthread_mutex_lock(&t->lock);
-    make_room(t);
-    const kg_status status = add(id, t, job, err);
+    make_room(job->user);
+    const kg_status status = add(id, job, err);
     pthread_mutex_unlock(&t->lock);
     return status;
 }
@@ -120,14 +148,16 @@ static void settle(struct kg_tinker *t, double now)
     }
 }
 
-void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x)
+void kg_tinker_retrieve(const struct kg_tinker_user *u, int64_t id,
+                        struct kg_http_exchange *x)
 {
+    struct kg_tinker *t = u->t;
     const double now = kg_clock_seconds();
     struct kg_err err;
     struct kg_tinker_waiter *w = kg_mem_calloc(1, sizeof *w, "a waiting client", &err);
     pthread_mutex_lock(&t->lock);
     const struct kg_tinker_job *job = t->jobs;
-    while (job && job->id != id)
+    while (job && (job->user != u || job->id != id))
         job = job->next;
     if (job && w) {
         *w = (struct kg_tinker_waiter){x, job, now + HOLD_S, t->waiters};
@@ -153,9 +183,11 @@ static kg_status put_failure(struct kg_str *out, int http_status, const char *me
                          http_status < 500 ? "user" : "server");
 }
 
-void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
+void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure)
 {
+    struct kg_tinker *t = job->user->t;
+
     const int http_status = status == KG_OK ? 0 : kg_tinker_http_status(status);
     struct kg_err err;
     if (http_status)
@@ -167,8 +199,9 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     job->http_status = http_status;
     job->done = true;
     job->running = false;
-    t->n_open--;
-    t->held += job->result.len;
+    job->user->n_open--;
+    job->user->queued -= job->bytes;
+    job->user->held += job->result.len;
     kg_json_release(&job->doc);
     job->doc = (struct kg_json_doc){0};
     kg_str_release(&job->body);
@@ -176,11 +209,13 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     pthread_mutex_unlock(&t->lock);
 }
 
-void kg_tinker_retire(struct kg_tinker *t, const char *model_id)
+void kg_tinker_retire(const struct kg_tinker_model *m)
 {
+    struct kg_tinker *t = m->user->t;
+
     pthread_mutex_lock(&t->lock);
     for (struct kg_tinker_job *job = t->jobs; job; job = job->next)
-        if (job->done && strcmp(job->scope, model_id) == 0)
+        if (job->done && job->user == m->user && strcmp(job->scope, m->id) == 0)
             job->seq = RETIRED;
     pthread_mutex_unlock(&t->lock);
 }
@@ -202,7 +237,5 @@ void kg_tinker_forget(struct kg_tinker *t)
         t->jobs = job->next;
         kg_tinker_job_free(job);
     }
-    t->n_jobs = t->n_open = 0;
-    t->held = 0;
     pthread_mutex_unlock(&t->lock);
 }

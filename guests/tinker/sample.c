@@ -4,6 +4,7 @@
  * what else decodes. */
 #include "tinker/tinker.h"
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "data/manifest.h"
@@ -218,7 +219,7 @@ static void mask_first(struct asked *a)
     }
 }
 
-static void finish(struct kg_tinker *t, struct asked *a)
+static void finish(struct asked *a)
 {
     const struct kg_tinker_args *r = &a->job->args;
     struct kg_err err = a->failure;
@@ -239,7 +240,7 @@ static void finish(struct kg_tinker *t, struct asked *a)
     }
     if (status == KG_OK)
         status = kg_tinker_put_samples(&a->job->result, &s, &err);
-    kg_tinker_finish(t, a->job, status, &err);
+    kg_tinker_finish(a->job, status, &err);
     asked_free(a);
 }
 
@@ -252,13 +253,15 @@ void kg_tinker_close_engine(struct kg_tinker *t)
     t->engine = (struct kg_tinker_engine){.rollout = NULL};
 }
 
-static kg_status open_weights(struct kg_tinker *t, const char *path, struct kg_err *err)
+static kg_status open_weights(const struct kg_tinker_user *u, const char *path,
+                              struct kg_err *err)
 {
+    struct kg_tinker *t = u->t;
     const struct kg_model *base = t->opts.model;
     struct kg_model_opts opts = {.backend = base->backend, .ct = base->ct};
     struct kg_tinker_facts facts;
     struct kg_path dir;
-    KG_TRY(kg_tinker_find_weights(&dir, &facts, t, path, err));
+    KG_TRY(kg_tinker_find_weights(&dir, &facts, u, path, err));
     KG_TRY(kg_manifest_check(NULL, dir.text, err));
     if (!facts.lora) {
         KG_TRY(kg_model_open(&t->engine.model, kg_path_in(dir.text, "model").text, &opts,
@@ -280,16 +283,27 @@ static kg_status open_weights(struct kg_tinker *t, const char *path, struct kg_e
     return status;
 }
 
-static kg_status open_engine(struct kg_tinker *t, const char *path, struct kg_err *err)
+/* Everyone's base is the same; a path is its user's. */
+static bool is_open(const struct kg_tinker *t, const struct kg_tinker_user *u,
+                    const char *path)
 {
+    return t->engine.rollout && strcmp(t->engine.path, path) == 0 &&
+           (!*path || t->engine.user == u);
+}
+
+static kg_status open_engine(const struct kg_tinker_user *u, const char *path,
+                             struct kg_err *err)
+{
+    struct kg_tinker *t = u->t;
     const struct kg_rollout_opts opts = kg_serve_engine_opts(&t->opts);
-    if (t->engine.rollout && strcmp(t->engine.path, path) == 0)
+    if (is_open(t, u, path))
         return KG_OK;
     kg_tinker_close_engine(t);
     if (*path)
-        KG_TRY(open_weights(t, path, err));
+        KG_TRY(open_weights(u, path, err));
     const struct kg_model *m = t->engine.model ? t->engine.model : t->opts.model;
     KG_TRY(kg_rollout_create(&t->engine.rollout, m, t->opts.tok, &opts, err));
+    t->engine.user = u;
     snprintf(t->engine.path, sizeof t->engine.path, "%s", path);
     return KG_OK;
 }
@@ -313,9 +327,9 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
 
 struct decoding {
     struct kg_tinker *t;
-    char path[256];
     bool begun;
     struct asked *open; /* owned */
+    int64_t n_open;
 };
 
 static void submit(struct decoding *d, struct kg_tinker_job *job)
@@ -323,7 +337,7 @@ static void submit(struct decoding *d, struct kg_tinker_job *job)
     struct kg_err err;
     struct asked *a = kg_mem_calloc(1, sizeof *a, "a request", &err);
     if (!a) {
-        kg_tinker_finish(d->t, job, KG_ENOMEM, &err);
+        kg_tinker_finish(job, KG_ENOMEM, &err);
         return;
     }
     a->job = job;
@@ -331,35 +345,46 @@ static void submit(struct decoding *d, struct kg_tinker_job *job)
     if (status == KG_OK)
         status = kg_rollout_submit(d->t->engine.rollout, &a->q, a->trajs, &err);
     if (status != KG_OK) {
-        kg_tinker_finish(d->t, job, status, &err);
+        kg_tinker_finish(job, status, &err);
         asked_free(a);
         return;
     }
     a->next = d->open;
     d->open = a;
+    d->n_open++;
 }
 
-/* The next job that may join: for these weights, and no job of another kind that could
- * run waits before it. */
+/* The next job, if it is for these weights. Of several users none fills the engine's own
+ * queue, which is in order of arrival. */
 static struct kg_tinker_job *next_to_join(struct decoding *d)
 {
     struct kg_tinker *t = d->t;
-    struct kg_tinker_job *found = NULL;
+    struct kg_tinker_job *job = NULL;
+    int64_t left = 0;
+    for (const struct asked *a = d->open; a; a = a->next)
+        left += a->left;
+    if (t->n_users > 1 && left >= kg_serve_engine_opts(&t->opts).max_batch)
+        return NULL;
     pthread_mutex_lock(&t->lock);
-    for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
-        if (job->done || job->running || !kg_tinker_is_next(t, job))
-            continue;
-        const struct kg_tinker_handle *s = t->handles;
-        while (!job->run && s && !(s->samples && strcmp(s->id, job->scope) == 0))
-            s = s->next;
-        if (!job->run && s && strcmp(s->path, d->path) == 0 && !t->quitting) {
-            found = job;
-            found->running = true;
-        }
-        break;
-    }
+    if (!t->quitting)
+        job = kg_tinker_next(t);
+    const struct kg_tinker_handle *s = t->handles;
+    while (job && !job->run && s &&
+           !(s->samples && s->user == job->user && strcmp(s->id, job->scope) == 0))
+        s = s->next;
+    if (job && (job->run || !s || !is_open(t, job->user, s->path)))
+        job = NULL;
+    if (job)
+        kg_tinker_take(job);
     pthread_mutex_unlock(&t->lock);
-    return found;
+    return job;
+}
+
+/* The users of a step share its seconds. */
+static void charge(const struct decoding *d, double seconds)
+{
+    for (const struct asked *a = d->open; a; a = a->next)
+        kg_tinker_charge(a->job->user, seconds / (double)d->n_open);
 }
 
 static void sweep(struct decoding *d)
@@ -371,7 +396,8 @@ static void sweep(struct decoding *d)
             continue;
         }
         *at = a->next;
-        finish(d->t, a);
+        d->n_open--;
+        finish(a);
     }
 }
 
@@ -383,11 +409,13 @@ static bool is_quitting(struct kg_tinker *t)
     return quitting;
 }
 
-static kg_status decode(struct decoding *d, struct kg_tinker_job *first,
+static kg_status decode(struct decoding *d, struct kg_tinker_job *first, const char *path,
                         struct kg_err *err)
 {
     const struct kg_rollout_session session = {.finished = on_finished};
-    KG_TRY(open_engine(d->t, d->path, err));
+    const double opened = kg_clock_seconds();
+    KG_TRY(open_engine(first->user, path, err));
+    kg_tinker_charge(first->user, kg_clock_seconds() - opened);
     KG_TRY(kg_rollout_begin(d->t->engine.rollout, &session, err));
     d->begun = true;
     submit(d, first);
@@ -398,7 +426,9 @@ static kg_status decode(struct decoding *d, struct kg_tinker_job *first,
             return KG_OK;
         if (is_quitting(d->t))
             return kg_fail(err, KG_EINTERRUPTED, "the server is shutting down");
+        const double begin = kg_clock_seconds();
         KG_TRY(kg_rollout_step(d->t->engine.rollout, NULL, err));
+        charge(d, kg_clock_seconds() - begin);
         sweep(d);
     }
 }
@@ -408,13 +438,12 @@ void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job)
     struct decoding d = {.t = t};
     struct kg_tinker_handle sampler;
     struct kg_err err;
-    if (!kg_tinker_find_handle(&sampler, t, job->scope, true)) {
+    if (!kg_tinker_find_handle(&sampler, job->user, job->scope, true)) {
         kg_fail(&err, KG_ENOTFOUND, "sampling_session_id: no session %s", job->scope);
-        kg_tinker_finish(t, job, KG_ENOTFOUND, &err);
+        kg_tinker_finish(job, KG_ENOTFOUND, &err);
         return;
     }
-    snprintf(d.path, sizeof d.path, "%s", sampler.path);
-    const kg_status status = decode(&d, job, &err);
+    const kg_status status = decode(&d, job, sampler.path, &err);
     if (status == KG_OK)
         return;
     kg_tinker_close_engine(t); /* it holds the requests */
@@ -423,8 +452,8 @@ void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job)
         d.open = a->next;
         a->failed = true;
         a->failure = err;
-        finish(t, a);
+        finish(a);
     }
     if (!d.begun)
-        kg_tinker_finish(t, job, status, &err);
+        kg_tinker_finish(job, status, &err);
 }

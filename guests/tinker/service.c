@@ -24,6 +24,8 @@ enum {
     IDLE_S = 60,
     DEFAULT_REQUESTS = 2048,
     DEFAULT_HELD = 256 << 20,
+    DEFAULT_MODELS = 4, /* of each of several users */
+    HANDLES = 1 << 16,
 };
 
 static size_t max_body(const struct kg_tinker *t)
@@ -69,7 +71,22 @@ static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *b
 
 /* ---- sessions ---- */
 
-kg_status kg_tinker_add_handle(struct kg_tinker *t, const char *id, const char *path,
+/* The user's oldest of a kind gives way. Under the lock. */
+static void drop_handle(struct kg_tinker_user *u, bool samples)
+{
+    struct kg_tinker_handle **oldest = NULL, *h;
+    for (struct kg_tinker_handle **at = &u->t->handles; *at; at = &(*at)->next)
+        if ((*at)->user == u && (*at)->samples == samples)
+            oldest = at;
+    if (!oldest)
+        return;
+    h = *oldest;
+    *oldest = h->next;
+    u->n_handles[samples]--;
+    kg_mem_free(h);
+}
+
+kg_status kg_tinker_add_handle(struct kg_tinker_user *u, const char *id, const char *path,
                                struct kg_err *err)
 {
     struct kg_tinker_handle *h = kg_mem_calloc(1, sizeof *h, "a session", err);
@@ -77,30 +94,35 @@ kg_status kg_tinker_add_handle(struct kg_tinker *t, const char *id, const char *
         return err->code;
     snprintf(h->id, sizeof h->id, "%s", id);
     snprintf(h->path, sizeof h->path, "%s", path ? path : "");
+    h->user = u;
     h->samples = path != NULL;
-    pthread_mutex_lock(&t->lock);
-    h->next = t->handles;
-    t->handles = h;
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_lock(&u->t->lock);
+    if (u->n_handles[h->samples] == HANDLES)
+        drop_handle(u, h->samples);
+    u->n_handles[h->samples]++;
+    h->next = u->t->handles;
+    u->t->handles = h;
+    pthread_mutex_unlock(&u->t->lock);
     return KG_OK;
 }
 
-bool kg_tinker_find_handle(struct kg_tinker_handle *copy, struct kg_tinker *t,
+bool kg_tinker_find_handle(struct kg_tinker_handle *copy, const struct kg_tinker_user *u,
                            const char *id, bool samples)
 {
-    pthread_mutex_lock(&t->lock);
-    const struct kg_tinker_handle *h = t->handles;
-    while (h && (h->samples != samples || strcmp(h->id, id) != 0))
+    pthread_mutex_lock(&u->t->lock);
+    const struct kg_tinker_handle *h = u->t->handles;
+    while (h && (h->user != u || h->samples != samples || strcmp(h->id, id) != 0))
         h = h->next;
     if (h && copy)
         *copy = *h;
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_unlock(&u->t->lock);
     return h != NULL;
 }
 
-static kg_status check_session(struct kg_tinker *t, const char *id, struct kg_err *err)
+static kg_status check_session(const struct kg_tinker_user *u, const char *id,
+                               struct kg_err *err)
 {
-    if (kg_tinker_find_handle(NULL, t, id, false))
+    if (kg_tinker_find_handle(NULL, u, id, false))
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "session_id: no session %.60s: it ended with the server that made it",
@@ -115,7 +137,7 @@ struct request {
     struct kg_http_exchange *x;
     bool later; /* x is answered by another */
 };
-typedef kg_status now_fn(struct kg_str *out, struct kg_tinker *t, struct request *q,
+typedef kg_status now_fn(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                          struct kg_err *err);
 
 static kg_status need_text(const char **text, const struct request *q, const char *key,
@@ -124,7 +146,7 @@ static kg_status need_text(const char **text, const struct request *q, const cha
     return kg_json_need_text(text, &q->doc, q->doc.root, key, err);
 }
 
-static kg_status create_session(struct kg_str *out, struct kg_tinker *t,
+static kg_status create_session(struct kg_str *out, struct kg_tinker_user *u,
                                 struct request *q, struct kg_err *err)
 {
     const char *version;
@@ -137,34 +159,34 @@ static kg_status create_session(struct kg_str *out, struct kg_tinker *t,
     if (getentropy(&random, sizeof random) != 0)
         return kg_fail(err, KG_EIO, "no random bytes for a session");
     snprintf(id, sizeof id, "%016llx", (unsigned long long)random);
-    KG_TRY(kg_tinker_add_handle(t, id, NULL, err));
+    KG_TRY(kg_tinker_add_handle(u, id, NULL, err));
     return kg_str_printf(out, err,
                          "{\"type\": \"create_session\", \"session_id\": \"%s\"}", id);
 }
 
-static kg_status heartbeat(struct kg_str *out, struct kg_tinker *t, struct request *q,
-                           struct kg_err *err)
+static kg_status heartbeat(struct kg_str *out, struct kg_tinker_user *u,
+                           struct request *q, struct kg_err *err)
 {
     const char *id;
     KG_TRY(need_text(&id, q, "session_id", err));
-    KG_TRY(check_session(t, id, err));
+    KG_TRY(check_session(u, id, err));
     return kg_str_puts(out, "{\"type\": \"session_heartbeat\"}", err);
 }
 
-static kg_status get_info(struct kg_str *out, struct kg_tinker *t, struct request *q,
+static kg_status get_info(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                           struct kg_err *err)
 {
-    const char *dir = t->opts.model->dir; /* whose client may run in another folder */
+    const char *dir = u->t->opts.model->dir; /* whose client may run in another folder */
     char whole[PATH_MAX];
     struct kg_tinker_facts f;
     const char *id;
     KG_TRY(need_text(&id, q, "model_id", err));
-    KG_TRY(kg_tinker_facts_of(&f, t, id, err));
+    KG_TRY(kg_tinker_facts_of(&f, u, id, err));
     KG_TRY(kg_str_printf(out, err,
                          "{\"type\": \"get_info\", \"model_id\": \"%s\", "
                          "\"model_name\": %s, \"model_data\": {\"arch\": "
                          "\"causal-lm\", \"model_name\": %s",
-                         id, t->name, t->name));
+                         id, u->t->name, u->t->name));
     KG_TRY(kg_json_put_text(
         out, ", \"tokenizer_id\": ", realpath(dir, whole) ? whole : dir, err));
     return kg_str_printf(out, err,
@@ -173,14 +195,14 @@ static kg_status get_info(struct kg_str *out, struct kg_tinker *t, struct reques
                          f.lora ? "true" : "false", f.rank);
 }
 
-static kg_status weights_info(struct kg_str *out, struct kg_tinker *t, struct request *q,
-                              struct kg_err *err)
+static kg_status weights_info(struct kg_str *out, struct kg_tinker_user *u,
+                              struct request *q, struct kg_err *err)
 {
     struct kg_tinker_facts f;
     struct kg_path dir;
     const char *path;
     KG_TRY(need_text(&path, q, "tinker_path", err));
-    KG_TRY(kg_tinker_folder(&dir, t, path, err));
+    KG_TRY(kg_tinker_folder(&dir, u, path, err));
     KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
     KG_TRY(kg_json_put_text(out, "{\"base_model\": ", f.base, err));
     return kg_str_printf(out, err,
@@ -192,7 +214,7 @@ static kg_status weights_info(struct kg_str *out, struct kg_tinker *t, struct re
 }
 
 /* The base, or weights that must be there now. */
-static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
+static kg_status create_sampler(struct kg_str *out, struct kg_tinker_user *u,
                                 struct request *q, struct kg_err *err)
 {
     const struct kg_json *r = q->doc.root;
@@ -207,21 +229,21 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
     KG_TRY(need_text(&session, q, "session_id", err));
     KG_TRY(
         kg_json_need_int(&seq, &q->doc, r, "sampling_session_seq_id", 0, INT32_MAX, err));
-    KG_TRY(check_session(t, session, err));
-    if (!path && (!base || strcmp(base, t->opts.name) != 0))
+    KG_TRY(check_session(u, session, err));
+    if (!path && (!base || strcmp(base, u->t->opts.name) != 0))
         return kg_fail(err, KG_ENOTFOUND,
                        "base_model: expected %s, or model_path, found %.200s",
-                       t->opts.name, base ? base : "none");
+                       u->t->opts.name, base ? base : "none");
     if (path)
-        KG_TRY(kg_tinker_find_weights(&dir, &f, t, path, err));
+        KG_TRY(kg_tinker_find_weights(&dir, &f, u, path, err));
     else
         path = "";
     if (strlen(path) >= sizeof old.path)
         return kg_fail(err, KG_EINVAL, "model_path: expected at most %zu bytes",
                        sizeof old.path - 1);
     snprintf(id, sizeof id, "%.60s:sample:%lld", session, (long long)seq);
-    if (!kg_tinker_find_handle(&old, t, id, true))
-        KG_TRY(kg_tinker_add_handle(t, id, path, err));
+    if (!kg_tinker_find_handle(&old, u, id, true))
+        KG_TRY(kg_tinker_add_handle(u, id, path, err));
     else if (strcmp(old.path, path) != 0)
         return kg_fail(err, KG_ECONFLICT, "%s: expected the weights it had before", id);
     return kg_str_printf(out, err,
@@ -230,18 +252,18 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
                          id);
 }
 
-static kg_status retrieve(struct kg_str *out, struct kg_tinker *t, struct request *q,
+static kg_status retrieve(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                           struct kg_err *err)
 {
     const char *id;
     (void)out;
     KG_TRY(need_text(&id, q, "request_id", err));
-    kg_tinker_retrieve(t, strtoll(id, NULL, 10), q->x);
+    kg_tinker_retrieve(u, strtoll(id, NULL, 10), q->x);
     q->later = true;
     return KG_OK;
 }
 
-static kg_status put_capabilities(struct kg_str *out, struct kg_tinker *t,
+static kg_status put_capabilities(struct kg_str *out, struct kg_tinker_user *u,
                                   struct request *q, struct kg_err *err)
 {
     (void)q;
@@ -249,41 +271,41 @@ static kg_status put_capabilities(struct kg_str *out, struct kg_tinker *t,
                          "{\"supported_models\": [{\"model_name\": %s, "
                          "\"max_context_length\": %d, \"trainable\": true, "
                          "\"sampleable\": true}]}",
-                         t->name, t->opts.max_len);
+                         u->t->name, u->t->opts.max_len);
 }
 
-static kg_status put_sampler(struct kg_str *out, struct kg_tinker *t, struct request *q,
-                             struct kg_err *err)
+static kg_status put_sampler(struct kg_str *out, struct kg_tinker_user *u,
+                             struct request *q, struct kg_err *err)
 {
     const char *id = strrchr(q->path, '/') + 1;
     struct kg_tinker_handle s;
-    if (!kg_tinker_find_handle(&s, t, id, true))
+    if (!kg_tinker_find_handle(&s, u, id, true))
         return kg_fail(err, KG_ENOTFOUND, "no sampling session %.90s", id);
     return kg_str_printf(out, err,
                          *s.path ? "{\"sampler_id\": \"%s\", \"base_model\": %s, "
                                    "\"model_path\": \"%s\"}"
                                  : "{\"sampler_id\": \"%s\", \"base_model\": %s%s}",
-                         s.id, t->name, s.path);
+                         s.id, u->t->name, s.path);
 }
 
-static kg_status put_runs(struct kg_str *out, struct kg_tinker *t, struct request *q,
+static kg_status put_runs(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                           struct kg_err *err)
 {
     (void)q;
-    return kg_tinker_put_runs(out, t, err);
+    return kg_tinker_put_runs(out, u, err);
 }
 
 /* training_runs/ID and training_runs/ID/checkpoints */
-static kg_status put_run(struct kg_str *out, struct kg_tinker *t, struct request *q,
+static kg_status put_run(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                          struct kg_err *err)
 {
     char id[KG_TINKER_ID], rest[16] = "";
     int end = 0;
     const int n = sscanf(q->path, "/api/v1/training_runs/%95[^/]%n/%15s", id, &end, rest);
     if (n == 1 && q->path[end] == '\0')
-        return kg_tinker_put_run(out, t, id, err);
+        return kg_tinker_put_run(out, u, id, err);
     if (n == 2 && strcmp(rest, "checkpoints") == 0)
-        return kg_tinker_put_checkpoints(out, t, id, err);
+        return kg_tinker_put_checkpoints(out, u, id, err);
     return kg_fail(err, KG_ENOTFOUND, "no such path: %.200s", q->path);
 }
 
@@ -355,7 +377,7 @@ static kg_status take_text(char to[KG_TINKER_ID], const struct kg_json_doc *doc,
 }
 
 static kg_status scope_of(struct kg_tinker_job *job, const struct row *row,
-                          struct kg_tinker *t, struct kg_err *err)
+                          struct kg_err *err)
 {
     const struct kg_json_doc *doc = &job->doc;
     const bool creates = !row->scope || (row->run == kg_tinker_load_weights &&
@@ -372,7 +394,7 @@ static kg_status scope_of(struct kg_tinker_job *job, const struct row *row,
                                 INT32_MAX, err);
     }
     KG_TRY(take_text(session, doc, "session_id", err));
-    KG_TRY(check_session(t, session, err));
+    KG_TRY(check_session(job->user, session, err));
     KG_TRY(kg_json_need_int(&seq, doc, doc->root, "model_seq_id", 0, INT32_MAX, err));
     snprintf(job->scope, sizeof job->scope, "%.60s:train:%lld", session, (long long)seq);
     job->seq = 0;
@@ -412,11 +434,10 @@ static kg_status read_proto(struct kg_tinker_job *job, const char *body, size_t 
 }
 
 static kg_status read_json(struct kg_tinker_job *job, const struct row *row,
-                           struct kg_tinker *t, const char *body, size_t n,
-                           struct kg_err *err)
+                           const char *body, size_t n, struct kg_err *err)
 {
     KG_TRY(kg_json_parse(&job->doc, body, n, row->path, err));
-    KG_TRY(scope_of(job, row, t, err));
+    KG_TRY(scope_of(job, row, err));
     return kg_tinker_read_args(job, err);
 }
 
@@ -434,34 +455,37 @@ static kg_status put_future(struct kg_str *out, int64_t id,
     return kg_str_puts(out, "]}", err);
 }
 
-static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct row *row,
-                        const char *body, size_t n, struct kg_err *err)
+static kg_status submit(struct kg_str *out, struct kg_tinker_user *u,
+                        const struct row *row, const char *body, size_t n,
+                        struct kg_err *err)
 {
     struct kg_tinker_job *job = kg_mem_calloc(1, sizeof *job, "a request", err);
     int64_t id;
     if (!job)
         return err->code;
+    job->user = u;
+    job->bytes = n;
     job->run = row->run;
     job->proto = row->proto;
     job->hash = kg_hash_bytes(body, n) ^ kg_hash_bytes(row->path, strlen(row->path));
     kg_status status = row->run == kg_tinker_learn ? read_proto(job, body, n, err)
-                                                   : read_json(job, row, t, body, n, err);
+                                                   : read_json(job, row, body, n, err);
     const struct kg_tinker_job was = *job;
     if (status == KG_OK)
-        status = kg_tinker_queue(&id, t, job, err);
+        status = kg_tinker_queue(&id, job, err);
     if (status == KG_OK)
         return put_future(out, id, &was, err);
     kg_tinker_job_free(job);
     return status;
 }
 
-static kg_status answer_now(struct kg_str *out, struct kg_tinker *t,
+static kg_status answer_now(struct kg_str *out, struct kg_tinker_user *u,
                             const struct row *row, struct request *q, const char *body,
                             size_t n, struct kg_err *err)
 {
     if (strcmp(row->method, "POST") == 0)
         KG_TRY(kg_json_parse(&q->doc, body, n, row->path, err));
-    const kg_status status = row->now(out, t, q, err);
+    const kg_status status = row->now(out, u, q, err);
     kg_json_release(&q->doc);
     return status;
 }
@@ -469,6 +493,8 @@ static kg_status answer_now(struct kg_str *out, struct kg_tinker *t,
 static void handle(void *user, struct kg_http_exchange *x)
 {
     struct kg_tinker *t = user;
+    const int whose = kg_http_user(x); /* -1: no key is needed */
+    struct kg_tinker_user *u = &t->users[whose > 0 ? whose : 0];
     const struct row *row = row_of(x);
     struct request q = {.path = kg_http_path(x), .x = x};
     struct kg_str out = {0}, own = {0};
@@ -478,8 +504,8 @@ static void handle(void *user, struct kg_http_exchange *x)
     kg_status status = take_body(&body, &n, &own, x, t, &err);
     if (status == KG_OK)
         status = row->constant ? kg_str_puts(&out, row->constant, &err)
-                 : row->now    ? answer_now(&out, t, row, &q, body, n, &err)
-                               : submit(&out, t, row, body, n, &err);
+                 : row->now    ? answer_now(&out, u, row, &q, body, n, &err)
+                               : submit(&out, u, row, body, n, &err);
     if (!q.later)
         reply(x, status, &out, &err);
     kg_str_release(&out);
@@ -519,10 +545,33 @@ static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status make_users(struct kg_tinker *t, struct kg_err *err)
+{
+    const struct kg_http_keys *keys = t->opts.keys;
+    const struct kg_path all = kg_path_in(t->dir, "users");
+    t->n_users = keys ? keys->n : 1;
+    t->users = kg_mem_calloc(t->n_users, sizeof *t->users, "users", err);
+    if (!t->users)
+        return err->code;
+    for (size_t i = 0; i < t->n_users; i++) {
+        struct kg_tinker_user *u = &t->users[i];
+        u->t = t;
+        u->name = keys ? keys->list[i].name : "local";
+        snprintf(u->dir.text, sizeof u->dir.text, "%s", t->dir);
+        if (keys)
+            u->dir = kg_path_in(all.text, u->name);
+        KG_TRY(kg_file_make_dirs(u->dir.text, err));
+    }
+    if (t->n_users > 1 && t->opts.max_models == 0)
+        t->opts.max_models = DEFAULT_MODELS;
+    return KG_OK;
+}
+
 static kg_status start(struct kg_tinker *t, struct kg_err *err)
 {
     struct kg_str name = {0};
     KG_TRY(check_opts(t, err));
+    KG_TRY(make_users(t, err));
     const kg_status status = kg_json_put_text(&name, "", t->opts.name, err);
     t->name = status == KG_OK ? kg_str_take(&name, err) : NULL;
     kg_str_release(&name);
@@ -538,6 +587,8 @@ static kg_status start(struct kg_tinker *t, struct kg_err *err)
         .max_held_bytes = t->opts.max_held_bytes,
         .idle_timeout_s = IDLE_S,
         .bearer_key = t->opts.bearer_key,
+        .keys = t->opts.keys ? t->opts.keys->list : NULL,
+        .n_keys = t->opts.keys ? t->opts.keys->n : 0,
         .api_key_header = true,
         .open_path = "/api/v1/healthz",
         .allow_hosts = t->opts.allow_hosts,
@@ -593,6 +644,7 @@ void kg_tinker_close(struct kg_tinker *t)
     pthread_mutex_destroy(&t->lock);
     kg_mem_free(t->paths);
     kg_mem_free(t->name);
+    kg_mem_free(t->users);
     kg_mem_free(t);
 }
 
@@ -603,10 +655,14 @@ kg_status kg_serve_train(const struct kg_serve_opts *opts, const char *dir,
 {
     struct kg_tinker *t;
     KG_TRY(kg_tinker_open(&t, opts, dir, err));
-    kg_log_info("serving Tinker's API for %s at http://%s:%d (%s key); checkpoints below "
-                "%s",
+    kg_log_info("serving Tinker's API for %s at http://%s:%d (%zu user%s, %s key); "
+                "checkpoints below %s",
                 t->opts.name, opts->host ? opts->host : "127.0.0.1", kg_tinker_port(t),
-                opts->bearer_key ? "with a" : "no", dir);
+                t->n_users, t->n_users > 1 ? "s" : "",
+                opts->keys         ? "each with a"
+                : opts->bearer_key ? "with a"
+                                   : "no",
+                dir);
     while (!stop(user)) {
         nanosleep(&(struct timespec){.tv_nsec = TICK_MS * 1000000L}, NULL);
         kg_tinker_expire(t, kg_clock_seconds());

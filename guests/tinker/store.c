@@ -1,11 +1,11 @@
-/* What is on the disk: DIR/MODEL_ID/run.json, and below it weights/NAME and
+/* What is on the disk, below DIR or a user's folder: MODEL_ID/run.json, and below it weights/NAME and
  * sampler_weights/NAME. A folder of weights has a manifest, and the checkpoint or the
  * adapters as `kedge train` writes them (model/ or adapter/). A folder to continue from
  * also has the state of the optimizer (state.json, state.safetensors). It is written
  * under another name and renamed, so a folder that has its name is whole.
  *
  * A tinker:// path comes from the network: its parts are names of this server's alphabet,
- * so none leads out of DIR. */
+ * so none leads out of the user's folder. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"
@@ -28,7 +28,7 @@ bool kg_tinker_is_name(const char *name)
                         "-_.:") == n;
 }
 
-kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
+kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,
                            const char *path, struct kg_err *err)
 {
     char part[3][KG_TINKER_ID];
@@ -47,7 +47,7 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
                        "tinker://MODEL_ID/sampler_weights/NAME, of letters, digits and "
                        "-_.:, found '%.200s'",
                        path);
-    *to = kg_path_in(t->dir, part[0]);
+    *to = kg_path_in(u->dir.text, part[0]);
     *to = kg_path_in(to->text, part[1]);
     *to = kg_path_in(to->text, part[2]);
     return KG_OK;
@@ -101,23 +101,23 @@ kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
 }
 
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
-                                 const struct kg_tinker *t, const char *path,
+                                 const struct kg_tinker_user *u, const char *path,
                                  struct kg_err *err)
 {
-    KG_TRY(kg_tinker_folder(dir, t, path, err));
+    KG_TRY(kg_tinker_folder(dir, u, path, err));
     KG_TRY(kg_tinker_facts_read(f, dir->text, err));
-    if (strncmp(f->base, t->opts.name, sizeof f->base - 1) == 0)
+    if (strncmp(f->base, u->t->opts.name, sizeof f->base - 1) == 0)
         return KG_OK;
     return kg_fail(err, KG_EINVAL, "%s: expected weights of %s, found weights of '%s'",
-                   path, t->opts.name, f->base);
+                   path, u->t->opts.name, f->base);
 }
 
-kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,
+kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker_user *u,
                              const char *model_id, struct kg_err *err)
 {
     if (!kg_tinker_is_name(model_id))
         return kg_fail(err, KG_ENOTFOUND, "model_id: no model %.90s", model_id);
-    return take_facts(f, kg_path_in(t->dir, model_id).text, "run.json", err);
+    return take_facts(f, kg_path_in(u->dir.text, model_id).text, "run.json", err);
 }
 
 static kg_status put_meta(struct kg_str *out, const struct kg_json *meta,
@@ -137,7 +137,7 @@ static kg_status put_meta(struct kg_str *out, const struct kg_json *meta,
     return status;
 }
 
-static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
+static kg_status put_facts(struct kg_str *out, const struct kg_tinker_user *u,
                            const struct kg_tinker_facts *f, const struct kg_json *meta,
                            struct kg_err *err)
 {
@@ -146,7 +146,7 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    KG_TRY(kg_str_printf(out, err, "{\"base_model\": %s, \"anchor\": ", t->name));
+    KG_TRY(kg_str_printf(out, err, "{\"base_model\": %s, \"anchor\": ", u->t->name));
     if (*f->anchor.kind) {
         KG_TRY(kg_str_printf(out, err, "{\"kind\": \"%s\", \"period\": %lld, \"eta\": ",
                              f->anchor.kind, (long long)f->anchor.period));
@@ -163,13 +163,13 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
     return kg_str_puts(out, "}\n", err);
 }
 
-kg_status kg_tinker_facts_write(const struct kg_tinker *t,
+kg_status kg_tinker_facts_write(const struct kg_tinker_user *u,
                                 const struct kg_tinker_facts *f,
                                 const struct kg_json *meta, const char *file,
                                 struct kg_err *err)
 {
     struct kg_str text = {.max = MAX_FACTS_BYTES};
-    kg_status status = put_facts(&text, t, f, meta, err);
+    kg_status status = put_facts(&text, u, f, meta, err);
     if (status == KG_OK)
         status = kg_file_write_atomic(file, text.data, text.len, err);
     kg_str_release(&text);
@@ -178,15 +178,14 @@ kg_status kg_tinker_facts_write(const struct kg_tinker *t,
 
 /* ---- saving ---- */
 
-static kg_status write_folder(const struct kg_tinker *t, const struct kg_tinker_model *m,
-                              const struct kg_json *meta, const char *dir, bool state,
-                              struct kg_err *err)
+static kg_status write_folder(const struct kg_tinker_model *m, const struct kg_json *meta,
+                              const char *dir, bool state, struct kg_err *err)
 {
     const struct kg_model *model = m->state.model;
     const struct kg_model_save save = {.dtype = KG_F32};
     struct kg_tinker_facts facts;
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_tinker_facts_of(&facts, t, m->id, err));
+    KG_TRY(kg_tinker_facts_of(&facts, m->user, m->id, err));
     if (state && m->state.anchor) {
         snprintf(facts.anchor.kind, sizeof facts.anchor.kind, "%s",
                  m->algo.anchor->about.name);
@@ -203,24 +202,24 @@ static kg_status write_folder(const struct kg_tinker *t, const struct kg_tinker_
         KG_TRY(
             kg_checkpoint_put_counters(&count, kg_path_in(dir, "state.json").text, err));
     }
-    KG_TRY(
-        kg_tinker_facts_write(t, &facts, meta, kg_path_in(dir, "tinker.json").text, err));
+    KG_TRY(kg_tinker_facts_write(m->user, &facts, meta,
+                                 kg_path_in(dir, "tinker.json").text, err));
     return kg_manifest_write(dir, err);
 }
 
-kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
+kg_status kg_tinker_save(const struct kg_tinker_model *m,
                          const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err)
 {
     struct kg_path to, temporary;
     struct kg_err ignored;
-    KG_TRY(kg_tinker_folder(&to, t, path, err));
+    KG_TRY(kg_tinker_folder(&to, m->user, path, err));
     if (kg_file_exists(to.text) && !args->overwrite)
         return kg_fail(err, KG_ECONFLICT,
                        "%s exists: expected another name, or overwrite", path);
-    temporary = kg_path_in(t->dir, ".saving");
+    temporary = kg_path_in(m->user->t->dir, ".saving");
     KG_TRY(kg_file_remove_tree(temporary.text, err));
-    kg_status status = write_folder(t, m, args->meta, temporary.text, state, err);
+    kg_status status = write_folder(m, args->meta, temporary.text, state, err);
     struct kg_path parent = to;
     *strrchr(parent.text, '/') = '\0';
     if (status == KG_OK)
@@ -240,7 +239,7 @@ static const char *const kinds[2][2] = {{"weights", "training"},
 /* A list that is written: of runs, or of a run's checkpoints of a kind. */
 struct list {
     struct kg_str *out;
-    const struct kg_tinker *t;
+    const struct kg_tinker_user *u;
     const char *id; /* of the run; NULL: runs */
     int kind;
     bool last; /* only the last stays: by its time, then by name */
@@ -266,7 +265,7 @@ static kg_status put_last(const struct list *runs, const char *key, const char *
                           int kind, struct kg_err *err)
 {
     struct list l = {
-        .out = runs->out, .t = runs->t, .id = id, .kind = kind, .last = true};
+        .out = runs->out, .u = runs->u, .id = id, .kind = kind, .last = true};
     KG_TRY(kg_str_printf(l.out, err, ", \"%s\": ", key));
     KG_TRY(put_list(&l, err));
     return l.n > 0 ? KG_OK : kg_str_puts(l.out, "null", err);
@@ -279,10 +278,10 @@ static kg_status put_run(const struct list *l, const char *name, const char *whe
     KG_TRY(kg_str_printf(l->out, err, "{\"training_run_id\": \"%s\"", name));
     KG_TRY(kg_json_put_text(l->out, ", \"base_model\": ", f.base, err));
     KG_TRY(kg_str_printf(l->out, err,
-                         ", \"model_owner\": \"local\", \"is_lora\": %s, "
+                         ", \"model_owner\": \"%s\", \"is_lora\": %s, "
                          "\"lora_rank\": %d, \"corrupted\": false, "
                          "\"last_request_time\": \"%.30s\", \"user_metadata\": ",
-                         f.lora ? "true" : "false", f.rank, when));
+                         l->u->name, f.lora ? "true" : "false", f.rank, when));
     KG_TRY(kg_json_put_value(l->out, kg_json_get(r, "user_metadata"), err));
     KG_TRY(put_last(l, "last_checkpoint", name, 0, err));
     KG_TRY(put_last(l, "last_sampler_checkpoint", name, 1, err));
@@ -322,13 +321,13 @@ static kg_status put_folder(struct list *l, const char *dir, const char *name,
 
 static kg_status put_list(struct list *l, struct kg_err *err)
 {
-    struct kg_path dir = kg_path_in(l->t->dir, l->id ? l->id : ".");
+    struct kg_path dir = l->u->dir;
     char **names;
     size_t n;
     kg_status status = KG_OK;
     const size_t from = l->out->len;
     if (l->id)
-        dir = kg_path_in(dir.text, kinds[l->kind][0]);
+        dir = kg_path_in(kg_path_in(dir.text, l->id).text, kinds[l->kind][0]);
     if (!kg_file_is_dir(dir.text))
         return KG_OK;
     KG_TRY(kg_file_list(&names, &n, dir.text, err));
@@ -338,31 +337,31 @@ static kg_status put_list(struct list *l, struct kg_err *err)
     return status;
 }
 
-kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *t,
+kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker_user *u,
                                     const char *id, struct kg_err *err)
 {
-    struct list l = {.out = out, .t = t, .id = id};
+    struct list l = {.out = out, .u = u, .id = id};
     struct kg_tinker_facts facts;
-    KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
+    KG_TRY(kg_tinker_facts_of(&facts, u, id, err));
     KG_TRY(kg_str_puts(out, "{\"checkpoints\": [", err));
     for (; l.kind < 2; l.kind++)
         KG_TRY(put_list(&l, err));
     return kg_str_puts(out, "]}", err);
 }
 
-kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
-                            struct kg_err *err)
+kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker_user *u,
+                            const char *id, struct kg_err *err)
 {
-    struct list l = {.out = out, .t = t};
+    struct list l = {.out = out, .u = u};
     struct kg_tinker_facts facts;
-    KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
-    return put_folder(&l, t->dir, id, 0, err);
+    KG_TRY(kg_tinker_facts_of(&facts, u, id, err));
+    return put_folder(&l, u->dir.text, id, 0, err);
 }
 
-kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker *t,
+kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker_user *u,
                              struct kg_err *err)
 {
-    struct list l = {.out = out, .t = t};
+    struct list l = {.out = out, .u = u};
     KG_TRY(kg_str_puts(out, "{\"training_runs\": [", err));
     KG_TRY(put_list(&l, err));
     return kg_str_printf(out, err,

@@ -6,6 +6,10 @@
  * and runs one job at a time, the jobs of a model by seq_id; jobs that sample
  * from the same weights decode together (sample.c). Folders below DIR outlive
  * the process (store.c).
+ *
+ * Users. Sessions, models, jobs and folders have a user, whom the key of a request names,
+ * and are found by user and id: so the id of another user is an unknown one. Users take
+ * turns by the seconds that they have computed (worker.c).
  */
 #ifndef KG_TINKER_TINKER_H
 #define KG_TINKER_TINKER_H
@@ -22,8 +26,24 @@
 
 enum { KG_TINKER_ID = 96 };
 
+struct kg_tinker;
+
+/* Whose key it is; without keys the only one. Counters are guarded by the lock. */
+struct kg_tinker_user {
+    struct kg_tinker *t;
+    const char *name;   /* borrowed */
+    struct kg_path dir; /* of his models: DIR, or DIR/users/NAME */
+    int64_t last_id;
+    int64_t n_jobs, n_open, n_handles[2]; /* samples: [1] */
+    size_t held;                          /* bytes of results */
+    size_t queued;                        /* bytes of requests that are open */
+    double used; /* seconds of computing, at least those of whoever computed last when
+                      his first request came */
+};
+
 /* A model in training. Used by the worker only. */
 struct kg_tinker_model {
+    struct kg_tinker_user *user;
     char id[KG_TINKER_ID]; /* SESSION:train:SEQ */
     /* model owned, as optim and anchor; count.step: optimizer steps */
     struct kg_run_state state;
@@ -35,17 +55,16 @@ struct kg_tinker_model {
 
 /* A session, or one for sampling: from the base, or from a folder of store.c. */
 struct kg_tinker_handle {
+    const struct kg_tinker_user *user;
     char id[KG_TINKER_ID]; /* SESSION, or SESSION:sample:SEQ */
     bool samples;
     char path[256]; /* tinker://..., or "" for the base */
     struct kg_tinker_handle *next;
 };
 
-struct kg_tinker;
 struct kg_tinker_job;
 /* Writes the job's result: JSON, or a protocol buffer if job->proto. */
-typedef kg_status kg_tinker_run_fn(struct kg_tinker *t, struct kg_tinker_job *job,
-                                   struct kg_err *err);
+typedef kg_status kg_tinker_run_fn(struct kg_tinker_job *job, struct kg_err *err);
 
 /* The JSON fields of a job's request, with defaults where they are absent or null. Texts
  * and values are borrowed from its document. */
@@ -61,6 +80,7 @@ struct kg_tinker_args {
 /* A request that is answered later. Guarded by the lock once it is queued; the fields
  * that the worker reads stay unchanged until the job is done. */
 struct kg_tinker_job {
+    struct kg_tinker_user *user;
     int64_t id;
     kg_tinker_run_fn *run; /* NULL: it samples */
     bool proto;            /* its result is a protocol buffer */
@@ -72,6 +92,7 @@ struct kg_tinker_job {
     struct kg_json_doc doc; /* owned: the request, if it is JSON */
     struct kg_tinker_args args;
     struct kg_str body; /* owned: the request, if it is a protocol buffer */
+    size_t bytes;       /* of the request */
     double since;       /* its arrival */
     bool late;          /* its wait is so long that its predecessor counts as lost */
     bool running, done;
@@ -90,14 +111,17 @@ struct kg_tinker_waiter {
 
 /* The open sampler. Used by the worker only. */
 struct kg_tinker_engine {
+    const struct kg_tinker_user *user; /* of a path that is not the base */
     char path[256];
     struct kg_model *model; /* owned; NULL: the base */
     struct kg_rollout *rollout;
 };
 
 struct kg_tinker {
-    struct kg_serve_opts opts; /* defaults filled in */
-    char *name;                /* owned: the base model's name, as JSON */
+    struct kg_serve_opts opts;    /* defaults filled in */
+    struct kg_tinker_user *users; /* (n_users) owned: in the order of their keys */
+    size_t n_users;
+    char *name; /* owned: the base model's name, as JSON */
     const char *dir;
     struct kg_file_lock lock_of_dir;
     struct kg_http_server *http;
@@ -115,9 +139,7 @@ struct kg_tinker {
     pthread_cond_t due;
     struct kg_tinker_job *jobs;       /* owned, in order of arrival */
     struct kg_tinker_waiter *waiters; /* owned */
-    int64_t n_jobs, n_open;
-    size_t held; /* bytes of results */
-    int64_t last_id;
+    double used;                      /* of the user who computed last */
     struct kg_tinker_handle *handles; /* owned */
     bool quitting;
 };
@@ -129,10 +151,10 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
 void kg_tinker_close(struct kg_tinker *t);
 int kg_tinker_port(const struct kg_tinker *t);
 /* errors: ENOMEM */
-kg_status kg_tinker_add_handle(struct kg_tinker *t, const char *id, const char *path,
+kg_status kg_tinker_add_handle(struct kg_tinker_user *u, const char *id, const char *path,
                                struct kg_err *err) KG_MUST_CHECK;
 /* path: of a session NULL.   copy: NULL, or what was found */
-bool kg_tinker_find_handle(struct kg_tinker_handle *copy, struct kg_tinker *t,
+bool kg_tinker_find_handle(struct kg_tinker_handle *copy, const struct kg_tinker_user *u,
                            const char *id, bool samples);
 /* The HTTP status for an error, which also tells whose fault it is. */
 int kg_tinker_http_status(kg_status status);
@@ -147,25 +169,29 @@ kg_status kg_tinker_read_args(struct kg_tinker_job *job,
 /* Takes over the job, unless it fails. A repeated request gets the future of the first
  * one.   errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many
  * are open), EINTERRUPTED */
-kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_job *job,
+kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_job_free(struct kg_tinker_job *job);
 /* Answers when the job is done, or with 408 after a while; 410 if there is none. */
-void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x);
+void kg_tinker_retrieve(const struct kg_tinker_user *u, int64_t id,
+                        struct kg_http_exchange *x);
 /* Ends a job with its result or its failure, and answers its clients. */
-void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
+void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure);
 /* Keeps the results of an ended model, but forgets its requests: a model with the same id
  * may begin. */
-void kg_tinker_retire(struct kg_tinker *t, const char *model_id);
+void kg_tinker_retire(const struct kg_tinker_model *m);
 /* Tells waiters to ask again, and marks jobs that wait for others as late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
 void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */
 
 /* ---- worker.c ---- */
 void *kg_tinker_work(void *tinker);
-/* Under the lock. */
-bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job);
+/* The job that runs next, or NULL; and takes it. Under the lock. */
+struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t);
+void kg_tinker_take(struct kg_tinker_job *job);
+/* Adds what a user computed. */
+void kg_tinker_charge(struct kg_tinker_user *u, double seconds);
 void kg_tinker_free_models(struct kg_tinker *t);
 kg_tinker_run_fn kg_tinker_create_model;
 kg_tinker_run_fn kg_tinker_load_weights;
@@ -179,15 +205,15 @@ kg_status kg_tinker_algo(struct kg_algo *algo, const struct kg_tinker_batch *b,
                          int64_t vocab, struct kg_err *err) KG_MUST_CHECK;
 kg_tinker_run_fn kg_tinker_learn;
 /* The model of a job.   errors: ENOTFOUND */
-kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
-                             const char *id, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_model_of(struct kg_tinker_model **m, const struct kg_tinker_job *job,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- sample.c ---- */
 /* Runs the job and all jobs that may join it. */
 void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job);
 void kg_tinker_close_engine(struct kg_tinker *t);
 
-/* ---- store.c: DIR/MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
+/* ---- store.c: MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
 /* The tinker.json of a folder, which describes its weights. */
 struct kg_tinker_facts {
     char base[256]; /* base_model, its beginning */
@@ -201,32 +227,32 @@ struct kg_tinker_facts {
     } anchor; /* and when it moves */
 };
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
-kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
+kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,
                            const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 /* Folder and facts of a path, if they fit this server.   errors: EINVAL (another base) */
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
-                                 const struct kg_tinker *t, const char *path,
+                                 const struct kg_tinker_user *u, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 /* meta: the user's metadata, or NULL */
-kg_status kg_tinker_facts_write(const struct kg_tinker *t,
+kg_status kg_tinker_facts_write(const struct kg_tinker_user *u,
                                 const struct kg_tinker_facts *f,
                                 const struct kg_json *meta, const char *file,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Saves a model whole under path, with its optimizer if `state`.   errors: ECONFLICT (it
  * exists) */
-kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
+kg_status kg_tinker_save(const struct kg_tinker_model *m,
                          const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,
+kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker_user *u,
                              const char *model_id, struct kg_err *err) KG_MUST_CHECK;
 /* The lists of training runs and checkpoints.   errors: ENOTFOUND */
-kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
-                            struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker *t,
+kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker_user *u,
+                            const char *id, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker_user *u,
                              struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *t,
+kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker_user *u,
                                     const char *id, struct kg_err *err) KG_MUST_CHECK;
 bool kg_tinker_is_name(const char *name);
 

@@ -53,6 +53,9 @@ TEST_UNUSED static void start(const char *dir, const char *key)
     NEED(kg_tinker_open(&server, &opts, dir, err));
 }
 
+/* A header line of all requests that name none, which has a user's key. */
+static const char *whose = "";
+
 struct answer {
     int status;
     struct kg_str body;
@@ -109,7 +112,7 @@ TEST_UNUSED static void ask_with(struct answer *a, const char *header, const cha
 TEST_UNUSED static void ask(struct answer *a, const char *method, const char *path,
                             const void *body, size_t n)
 {
-    ask_with(a, "", method, path, body, n);
+    ask_with(a, whose, method, path, body, n);
 }
 
 /* A POST below /api/v1/. */

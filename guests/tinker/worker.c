@@ -2,7 +2,11 @@
  *
  * Chunks of one forward_backward arrive in any order, so a job of a model runs when its
  * seq_id is the next. Jobs that create a model have seq 0; jobs that sample have no
- * order. The list of jobs is in order of arrival, and the first that may run does. */
+ * order. The list of jobs is in order of arrival, and the first that may run does.
+ *
+ * Of several users, the one whose jobs have computed for the fewest seconds is next. Who
+ * comes back after a while begins with the seconds of whoever computed last, so nobody
+ * saves up time, and whoever floods the queue waits behind himself. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"
@@ -17,33 +21,37 @@
 #include <time.h>
 
 enum { MAX_RANK = 1024, SNAPSHOTS = 8, IDLE_MS = 200 };
+static const double LEAST_S = 1e-4;
 static const double lora_alpha = 32; /* whatever the rank, as Tinker has it */
 
 /* ---- models ---- */
 
-static struct kg_tinker_model *find_model(const struct kg_tinker *t, const char *id)
+/* The model of a job, or NULL. */
+static struct kg_tinker_model *find_model(const struct kg_tinker_job *job)
 {
-    struct kg_tinker_model *m = t->models;
-    while (m && strcmp(m->id, id) != 0)
+    struct kg_tinker_model *m = job->user->t->models;
+    while (m && (m->user != job->user || strcmp(m->id, job->scope) != 0))
         m = m->next;
     return m;
 }
 
-kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
-                             const char *id, struct kg_err *err)
+kg_status kg_tinker_model_of(struct kg_tinker_model **m, const struct kg_tinker_job *job,
+                             struct kg_err *err)
 {
-    *m = find_model(t, id);
+    *m = find_model(job);
     if (*m)
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "model_id: no model %s in training: it was unloaded, or the server "
                    "started anew; load_weights makes one of a checkpoint",
-                   id);
+                   job->scope);
 }
 
 /* An anchor shares the model's frozen weights, so it goes first. */
-static void free_model(struct kg_tinker *t, struct kg_tinker_model *m)
+static void free_model(struct kg_tinker_model *m)
 {
+    struct kg_tinker *t = m->user->t;
+
     if (t->rows_model == m->state.model) {
         kg_rows_free(t->rows);
         t->rows = NULL;
@@ -59,7 +67,7 @@ void kg_tinker_free_models(struct kg_tinker *t)
 {
     for (struct kg_tinker_model *m = t->models, *next; m; m = next) {
         next = m->next;
-        free_model(t, m);
+        free_model(m);
     }
     t->models = NULL;
 }
@@ -104,39 +112,40 @@ static kg_status open_weights(struct kg_tinker_model *m, const struct kg_tinker 
     return status;
 }
 
-static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker *t,
-                            const char *id, const struct kg_tinker_facts *f,
-                            struct kg_err *err)
+static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker_job *job,
+                            const struct kg_tinker_facts *f, struct kg_err *err)
 {
     const struct kg_optim_opts optim = {.decay_all = true};
     struct kg_tinker_model *m = kg_mem_calloc(1, sizeof *m, "a model", err);
     if (!m)
         return err->code;
-    snprintf(m->id, sizeof m->id, "%s", id);
+    snprintf(m->id, sizeof m->id, "%s", job->scope);
+    m->user = job->user;
     m->next_seq = 1;
     *out = m;
-    KG_TRY(open_weights(m, t, f, err));
+    KG_TRY(open_weights(m, job->user->t, f, err));
     return kg_optim_create(&m->state.optim, m->state.model, &optim, err);
 }
 
 /* The model is in the list, and its run.json on the disk, or it is freed. */
-static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
-                       const struct kg_tinker_facts *f, const struct kg_tinker_job *job,
-                       kg_status status, struct kg_err *err)
+static kg_status admit(struct kg_tinker_model *m, const struct kg_tinker_facts *f,
+                       const struct kg_tinker_job *job, kg_status status,
+                       struct kg_err *err)
 {
     if (!m)
         return status;
-    const struct kg_path dir = kg_path_in(t->dir, m->id);
+    struct kg_tinker *t = m->user->t;
+    const struct kg_path dir = kg_path_in(m->user->dir.text, m->id);
     if (status == KG_OK)
         status = kg_file_make_dirs(dir.text, err);
     if (status == KG_OK)
-        status = kg_tinker_facts_write(t, f, job->args.meta,
+        status = kg_tinker_facts_write(m->user, f, job->args.meta,
                                        kg_path_in(dir.text, "run.json").text, err);
     if (status != KG_OK) {
-        free_model(t, m);
+        free_model(m);
         return status;
     }
-    kg_tinker_retire(t, m->id);
+    kg_tinker_retire(m);
     m->next = t->models;
     t->models = m;
     kg_log_info("training %s: %s, %lld parameters", m->id,
@@ -146,10 +155,19 @@ static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
     return KG_OK;
 }
 
-static kg_status check_base(const struct kg_tinker *t, const struct kg_tinker_args *a,
-                            struct kg_err *err)
+static kg_status check_new(const struct kg_tinker_job *job, struct kg_err *err)
 {
+    const struct kg_tinker *t = job->user->t;
+    const struct kg_tinker_args *a = &job->args;
     const char *kind = kg_json_text(kg_json_get(a->optim_config, "type"), NULL);
+    int n = 0;
+    for (const struct kg_tinker_model *m = t->models; m; m = m->next)
+        n += m->user == job->user;
+    if (t->opts.max_models > 0 && n >= t->opts.max_models)
+        return kg_fail(err, KG_EINVAL,
+                       "expected at most %d models of a user in training at once "
+                       "(--max-models): unload one first",
+                       t->opts.max_models);
     if (kind && strcmp(kind, "adamw") != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "optimizer_config: expected adamw, found %.60s", kind);
@@ -180,15 +198,14 @@ static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_tinker_arg
     return KG_OK;
 }
 
-kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_err *err)
+kg_status kg_tinker_create_model(struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker_model *m = NULL;
     struct kg_tinker_facts f;
-    KG_TRY(check_base(t, &job->args, err));
+    KG_TRY(check_new(job, err));
     KG_TRY(read_lora(&f, &job->args, err));
-    const kg_status status = open_model(&m, t, job->scope, &f, err);
-    KG_TRY(admit(t, m, &f, job, status, err));
+    const kg_status status = open_model(&m, job, &f, err);
+    KG_TRY(admit(m, &f, job, status, err));
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"create_model\", \"model_id\": \"%s\"}",
                          job->scope);
@@ -237,8 +254,7 @@ static kg_status take_state(struct kg_tinker_model *m, const char *dir, bool who
 }
 
 static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_facts *f,
-                                 const struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_err *err)
+                                 struct kg_tinker_job *job, struct kg_err *err)
 {
     const char *path = job->args.path;
     struct kg_path dir;
@@ -246,26 +262,25 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
         return kg_fail(err, KG_EUNSUPPORTED,
                        "load_weights: expected session_id and model_seq_id, which make a "
                        "new model, found model_id");
-    KG_TRY(check_base(t, &job->args, err));
+    KG_TRY(check_new(job, err));
     KG_TRY(kg_json_need_text(&path, &job->doc, job->doc.root, "path", err));
-    KG_TRY(kg_tinker_find_weights(&dir, f, t, path, err));
+    KG_TRY(kg_tinker_find_weights(&dir, f, job->user, path, err));
     if (!kg_file_exists(kg_path_in(dir.text, "state.json").text))
         return kg_fail(err, KG_EINVAL,
                        "path: expected a checkpoint of save_weights, found weights to "
                        "sample from: %s",
                        path);
     KG_TRY(kg_manifest_check(NULL, dir.text, err));
-    KG_TRY(open_model(m, t, job->scope, f, err));
+    KG_TRY(open_model(m, job, f, err));
     return take_state(*m, dir.text, job->args.with_optim, f, err);
 }
 
-kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_err *err)
+kg_status kg_tinker_load_weights(struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker_model *m = NULL;
     struct kg_tinker_facts f;
-    const kg_status status = open_checkpoint(&m, &f, t, job, err);
-    KG_TRY(admit(t, m, &f, job, status, err));
+    const kg_status status = open_checkpoint(&m, &f, job, err);
+    KG_TRY(admit(m, &f, job, status, err));
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"load_weights\", \"path\": \"%s\", "
                          "\"model_id\": \"%s\"}",
@@ -298,12 +313,11 @@ static kg_status read_optim(struct kg_optim_opts *o, const struct kg_tinker_args
     return KG_OK;
 }
 
-kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
-                               struct kg_err *err)
+kg_status kg_tinker_optim_step(struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker_model *m;
     double norm, lr;
-    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    KG_TRY(kg_tinker_model_of(&m, job, err));
     struct kg_run_state *state = &m->state;
     KG_TRY(read_optim(&state->optim->opts, &job->args, err));
     kg_status status = kg_optim_update(state->optim, state->model, &norm, &lr, err);
@@ -348,31 +362,29 @@ static kg_status path_of(char path[256], const struct kg_tinker_job *job,
 }
 
 /* Samplers go by their path: an open one has the weights that were there before. */
-static kg_status save(struct kg_tinker *t, const struct kg_tinker_model *m,
-                      const struct kg_tinker_job *job, const char *path, bool state,
-                      struct kg_err *err)
+static kg_status save(const struct kg_tinker_model *m, const struct kg_tinker_job *job,
+                      const char *path, bool state, struct kg_err *err)
 {
-    KG_TRY(kg_tinker_save(t, m, &job->args, path, state, err));
-    if (strcmp(t->engine.path, path) == 0)
+    struct kg_tinker *t = m->user->t;
+    KG_TRY(kg_tinker_save(m, &job->args, path, state, err));
+    if (t->engine.user == m->user && strcmp(t->engine.path, path) == 0)
         kg_tinker_close_engine(t);
     return KG_OK;
 }
 
-kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_err *err)
+kg_status kg_tinker_save_weights(struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker_model *m;
     char path[256];
-    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    KG_TRY(kg_tinker_model_of(&m, job, err));
     KG_TRY(path_of(path, job, "weights", "seq", job->seq, err));
-    KG_TRY(save(t, m, job, path, true, err));
+    KG_TRY(save(m, job, path, true, err));
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"save_weights\", \"path\": \"%s\"}", path);
 }
 
 /* Of those without a name the newest stay. */
-static void drop_snapshot(const struct kg_tinker *t, const struct kg_tinker_job *job,
-                          int64_t number)
+static void drop_snapshot(const struct kg_tinker_job *job, int64_t number)
 {
     char path[256];
     struct kg_path dir;
@@ -381,50 +393,48 @@ static void drop_snapshot(const struct kg_tinker *t, const struct kg_tinker_job 
         return;
     kg_status status = path_of(path, job, "sampler_weights", "snapshot", number, &err);
     if (status == KG_OK)
-        status = kg_tinker_folder(&dir, t, path, &err);
+        status = kg_tinker_folder(&dir, job->user, path, &err);
     if (status == KG_OK)
         status = kg_file_remove_tree(dir.text, &err);
     if (status != KG_OK)
         kg_log_warn("an old snapshot stays: %s", err.message);
 }
 
-kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
-                                 struct kg_err *err)
+kg_status kg_tinker_save_sampler(struct kg_tinker_job *job, struct kg_err *err)
 {
     const struct kg_tinker_args *a = &job->args;
     const int64_t number = a->sampler_seq == KG_TINKER_NONE ? job->seq : a->sampler_seq;
     struct kg_tinker_model *m;
     char path[256], id[KG_TINKER_ID];
-    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    KG_TRY(kg_tinker_model_of(&m, job, err));
     if (a->kind && strcmp(a->kind, "snapshot") != 0)
         return kg_fail(err, KG_EUNSUPPORTED, "kind: expected snapshot, found %.60s",
                        a->kind);
     KG_TRY(path_of(path, job, "sampler_weights", "snapshot", m->snapshots, err));
-    KG_TRY(save(t, m, job, path, false, err));
+    KG_TRY(save(m, job, path, false, err));
     if (a->path)
         return kg_str_printf(&job->result, err,
                              "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}",
                              path);
     snprintf(id, sizeof id, "%.*s:sample:%lld",
              (int)(strchr(job->scope, ':') - job->scope), job->scope, (long long)number);
-    KG_TRY(kg_tinker_add_handle(t, id, path, err));
-    drop_snapshot(t, job, m->snapshots++ - SNAPSHOTS);
+    KG_TRY(kg_tinker_add_handle(job->user, id, path, err));
+    drop_snapshot(job, m->snapshots++ - SNAPSHOTS);
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"save_weights_for_sampler\", "
                          "\"sampling_session_id\": \"%s\"}",
                          id);
 }
 
-kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
-                           struct kg_err *err)
+kg_status kg_tinker_unload(struct kg_tinker_job *job, struct kg_err *err)
 {
-    struct kg_tinker_model **at = &t->models, *m;
-    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    struct kg_tinker_model **at = &job->user->t->models, *m;
+    KG_TRY(kg_tinker_model_of(&m, job, err));
     while (*at != m)
         at = &(*at)->next;
     *at = m->next;
-    free_model(t, m);
-    kg_tinker_retire(t, job->scope);
+    kg_tinker_retire(m);
+    free_model(m);
     return kg_str_printf(&job->result, err,
                          "{\"type\": \"unload_model\", \"model_id\": \"%s\"}",
                          job->scope);
@@ -433,29 +443,61 @@ kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
 /* ---- the order of jobs ---- */
 
 /* The first open job of a model whose sequence number is in [from, to].   NULL: none */
-static struct kg_tinker_job *open_job(const struct kg_tinker *t, const char *id,
-                                      int64_t from, int64_t to)
+static struct kg_tinker_job *open_job(const struct kg_tinker_model *m, int64_t from,
+                                      int64_t to)
 {
-    struct kg_tinker_job *job = t->jobs;
-    while (job &&
-           (job->done || job->seq < from || job->seq > to || strcmp(job->scope, id) != 0))
+    struct kg_tinker_job *job = m->user->t->jobs;
+    while (job && (job->done || job->seq < from || job->seq > to ||
+                   job->user != m->user || strcmp(job->scope, m->id) != 0))
         job = job->next;
     return job;
 }
 
 /* Jobs of unknown models, those that were run, and those whose predecessor was lost, run
  * at once: they fail. */
-bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job)
+static bool may_run(const struct kg_tinker_job *job)
 {
-    const struct kg_tinker_model *m = find_model(t, job->scope);
+    const struct kg_tinker_model *m = find_model(job);
     return !job->run || job->seq <= 0 || !m || job->seq <= m->next_seq ||
-           (job->late && !open_job(t, m->id, m->next_seq, m->next_seq));
+           (job->late && !open_job(m, m->next_seq, m->next_seq));
+}
+
+/* The first that may run, of the user who computed least. */
+struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t)
+{
+    struct kg_tinker_job *best = NULL;
+    for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
+        if (job->done || job->running || (best && job->user->used >= best->user->used) ||
+            !may_run(job))
+            continue;
+        best = job;
+        if (t->n_users == 1)
+            break;
+    }
+    return best;
+}
+
+/* What fails at once has its price, too. */
+void kg_tinker_take(struct kg_tinker_job *job)
+{
+    job->running = true;
+    job->user->t->used = job->user->used;
+    job->user->used += LEAST_S;
+}
+
+void kg_tinker_charge(struct kg_tinker_user *u, double seconds)
+{
+    pthread_mutex_lock(&u->t->lock);
+    u->used += seconds;
+    pthread_mutex_unlock(&u->t->lock);
 }
 
 /* All that waits for a request that never came fails, so that no update is made of half a
  * batch, and the model goes on after it. */
-static void give_up(struct kg_tinker *t, struct kg_tinker_model *m)
+static void give_up(struct kg_tinker_model *m)
 {
+    struct kg_tinker *t = m->user->t;
+
     const int64_t lost = m->next_seq;
     struct kg_tinker_job *job;
     struct kg_err err;
@@ -466,23 +508,24 @@ static void give_up(struct kg_tinker *t, struct kg_tinker_model *m)
                          "the gradients since the last optim_step are dropped",
                          m->id, (long long)lost);
     pthread_mutex_lock(&t->lock);
-    while ((job = open_job(t, m->id, m->next_seq, INT32_MAX)))
+    while ((job = open_job(m, m->next_seq, INT32_MAX)))
         m->next_seq = job->seq + 1;
-    while ((job = open_job(t, m->id, lost, m->next_seq - 1))) {
+    while ((job = open_job(m, lost, m->next_seq - 1))) {
         pthread_mutex_unlock(&t->lock);
-        kg_tinker_finish(t, job, status, &err);
+        kg_tinker_finish(job, status, &err);
         pthread_mutex_lock(&t->lock);
     }
     pthread_mutex_unlock(&t->lock);
 }
 
-static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
+static void run_job(struct kg_tinker_job *job)
 {
+    const double begin = kg_clock_seconds();
     struct kg_err err = {0};
-    struct kg_tinker_model *m = find_model(t, job->scope);
+    struct kg_tinker_model *m = find_model(job);
     kg_status status;
     if (m && job->seq > m->next_seq) {
-        give_up(t, m);
+        give_up(m);
         return;
     }
     if (m && job->seq == 0)
@@ -493,22 +536,12 @@ static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
                          "kept, or it came too late",
                          job->scope, (long long)job->seq);
     else
-        status = job->run(t, job, &err);
-    m = find_model(t, job->scope);
+        status = job->run(job, &err);
+    m = find_model(job);
     if (m && job->seq == m->next_seq)
         m->next_seq++;
-    kg_tinker_finish(t, job, status, &err);
-}
-
-/* NULL: none may run. */
-static struct kg_tinker_job *next_job(struct kg_tinker *t)
-{
-    struct kg_tinker_job *job = t->jobs;
-    while (job && (job->done || !kg_tinker_is_next(t, job)))
-        job = job->next;
-    if (job)
-        job->running = true;
-    return job;
+    kg_tinker_charge(job->user, kg_clock_seconds() - begin);
+    kg_tinker_finish(job, status, &err);
 }
 
 void *kg_tinker_work(void *tinker)
@@ -518,15 +551,17 @@ void *kg_tinker_work(void *tinker)
     for (;;) {
         const struct timespec until = kg_clock_deadline(IDLE_MS);
         pthread_mutex_lock(&t->lock);
-        struct kg_tinker_job *job = next_job(t);
-        if (!job && !t->quitting)
+        struct kg_tinker_job *job = kg_tinker_next(t);
+        if (job)
+            kg_tinker_take(job);
+        else if (!t->quitting)
             pthread_cond_timedwait(&t->due, &t->lock, &until);
         const bool quitting = t->quitting;
         pthread_mutex_unlock(&t->lock);
         if (quitting)
             return NULL;
         if (job && job->run)
-            run_job(t, job);
+            run_job(job);
         else if (job)
             kg_tinker_sample(t, job);
     }

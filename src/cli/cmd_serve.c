@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/signal.h"
 #include "data/hub.h"
+#include "net/http_keys.h"
 #include "net/http_parse.h"
 #include "serve/serve.h"
 #include "text/chat_template.h"
@@ -23,6 +24,7 @@ static const char *name;
 static const char *train_dir;
 static const char *host = "127.0.0.1";
 static const char *key_file;
+static const char *keys_file;
 static const char *chat_template = "auto";
 static int64_t port = DEFAULT_PORT;
 static int64_t max_batch;
@@ -31,6 +33,7 @@ static int64_t kv_tokens;
 static int64_t default_tokens;
 static int64_t prefill_chunk;
 static int64_t max_requests;
+static int64_t max_models;
 static int64_t max_body;
 static int64_t max_connections;
 static int64_t max_held;
@@ -63,6 +66,14 @@ const struct kg_flag kg_serve_flags[] = {
      NULL},
     {"api-key-file", 0, KG_TO(key_file), "FILE",
      "file with the key that clients must send (default: no key)", 0, 0, NULL},
+    {"api-keys", 0, KG_IF("--train&--api-key-file=", keys_file), "FILE",
+     "with --train: file with a line NAME KEY for each user, who sees only what is his "
+     "own; its owner alone may read it (docs/tinker.md)",
+     0, 0, NULL},
+    {"max-models", 0, KG_IF("--train", max_models), "N",
+     "with --train: models in training at once, of each user (default: 4 of each of "
+     "several users, else any number)",
+     1, 1 << 20, NULL},
     {"chat-template", 0, KG_IF("--train=", chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
     {"system", 0, KG_IF("--train=", how.system), "TEXT",
@@ -101,7 +112,7 @@ const struct kg_flag kg_serve_flags[] = {
      "memory for token ids and texts of sessions (session_id); above, the least recently "
      "used is dropped (default 64 MiB)",
      1, 1e12, NULL},
-    {"allow-host", 0, KG_IF("--api-key-file=", allow_hosts), "NAMES",
+    {"allow-host", 0, KG_IF("--api-key-file=&--api-keys=", allow_hosts), "NAMES",
      "further host names, comma-separated, accepted by a local server without a key; *: "
      "any (default: localhost and its addresses)",
      0, 0, NULL},
@@ -232,7 +243,7 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     struct kg_str at = {0};
     kg_status status;
     kg_signal_install();
-    if (!opts->bearer_key && !is_loopback(host))
+    if (!opts->bearer_key && !opts->keys && !is_loopback(host))
         kg_log_warn(
             "anyone who can reach %s can use the model: --api-key-file is not set", host);
     if (train_dir)
@@ -269,6 +280,7 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
         .default_tokens = (int32_t)default_tokens,
         .prefill_chunk = (int32_t)prefill_chunk,
         .max_requests = (int)max_requests,
+        .max_models = (int)max_models,
         .max_body_bytes = (size_t)max_body,
         .max_connections = (int)max_connections,
         .max_held_bytes = (size_t)max_held,
@@ -283,6 +295,7 @@ int kg_cmd_serve(int argc, char **argv)
     struct kg_loaded l = {0};
     struct named named = {.n = 0};
     struct kg_chat_template *chat = NULL;
+    struct kg_http_keys keys = {.n = 0};
     struct kg_str key = {0};
     struct kg_str called = {0};
     struct kg_err err;
@@ -295,6 +308,8 @@ int kg_cmd_serve(int argc, char **argv)
         return kg_cli_exit(kg_guest_missing("--train", "tinker", &err), &err);
     KG_TRY_GOTO(out, find_single(&err));
     KG_TRY_GOTO(out, read_key(&key, &err));
+    if (keys_file)
+        KG_TRY_GOTO(out, kg_http_keys_read(&keys, keys_file, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));
     KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, kg_load.dir, &err));
     how.chat = chat;
@@ -308,12 +323,14 @@ int kg_cmd_serve(int argc, char **argv)
     opts.name = called.data;
     opts.chat = chat;
     opts.bearer_key = key_file ? key.data : NULL;
+    opts.keys = keys_file ? &keys : NULL;
     status = serve(&opts, &err);
 out:
     close_named(&named);
     kg_load_release(&l);
     kg_chat_template_close(chat);
     kg_str_release(&key);
+    kg_http_keys_release(&keys);
     kg_str_release(&called);
     return kg_cli_exit(status, &err);
 }

@@ -24,6 +24,7 @@ struct kg_serve_adapter {
 };
 
 struct kg_policy;
+struct kg_http_keys;
 struct kg_serve_opts {
     struct kg_policy *policy; /* NULL: a server for clients; else see serve/policy.h */
     /* borrowed, as all below; if there are adapters, mixed with them in their order
@@ -39,8 +40,12 @@ struct kg_serve_opts {
     const char *host;       /* NULL: 127.0.0.1 */
     int port;               /* 0: any free port */
     const char *bearer_key; /* NULL: no key needed */
-    int32_t max_batch;      /* number of sequences decoded together; 0: 64 */
-    int32_t max_len;        /* prompt and completion; 0: the model's context length */
+    /* of kg_serve_train: a key for each user (net/http_keys.h); NULL: one user */
+    const struct kg_http_keys *keys;
+    int max_models; /* of kg_serve_train, in training at once, of each user; 0: 4 of each
+                       of several users, else any number */
+    int32_t max_batch; /* number of sequences decoded together; 0: 64 */
+    int32_t max_len;   /* prompt and completion; 0: the model's context length */
     /* size of the cache; 0: max_batch contexts or 65,536 tokens, whichever is less */
     int64_t kv_tokens;
     int32_t prefill_chunk;  /* prompt tokens computed per step; 0: 512 */
