@@ -19,7 +19,7 @@
 
 static const char *html_path, *reference;
 static int64_t first_line = 1, count = 1;
-static bool no_colour;
+static bool no_colour, as_trace;
 static struct kg_show_columns asked;
 
 const struct kg_flag kg_show_flags[] = {
@@ -38,6 +38,10 @@ const struct kg_flag kg_show_flags[] = {
      "--divergence to this checkpoint, scored now in --dtype", 0, 0, NULL},
     {"html", 0, KG_TO(html_path), "FILE", "write an HTML page instead of printing", 0, 0,
      NULL},
+    {"trace", 0, KG_IF("--html=", as_trace), NULL,
+     "print the turns as OpenEnv's TrainingTrace: a line of JSON with draw, sample, "
+     "reward and trace",
+     0, 0, NULL},
     {"no-color", 0, KG_IF("--html=", no_colour), NULL,
      "mark sources by tags (default if the output is not a terminal)", 0, 0, NULL},
     KG_FLAGS_IF("--reference", kg_compute_flags),
@@ -69,33 +73,7 @@ static kg_status score(float *logp, const int32_t *tokens, size_t n, float tempe
     return status;
 }
 
-/* Tokens [begin, end) are drawn given [from, ..): window i - 1 of the line, up to the
- * next; 0: what stands before the first. */
-struct part {
-    size_t from, begin, end;
-};
-
-static kg_status part_at(struct part *p, const struct kg_json_doc *doc, size_t i,
-                         size_t n, struct kg_err *err)
-{
-    const struct kg_json *windows = kg_json_get(doc->root, "windows");
-    const struct kg_json *own = i > 0 ? kg_json_at(windows, i - 1) : NULL;
-    const struct kg_json *next = i < kg_json_size(windows) ? kg_json_at(windows, i)
-                                                           : NULL;
-    int64_t begin = own ? kg_json_int(kg_json_at(own, 0), -1) : 0;
-    int64_t from = own ? kg_json_int(kg_json_at(own, 1), -1) : 0;
-    int64_t end = next ? kg_json_int(kg_json_at(next, 0), -1) : (int64_t)n;
-
-    if (from < 0 || from > begin || begin >= end || end > (int64_t)n)
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: key 'windows': expected pairs [begin, from] in order, within "
-                       "%zu tokens",
-                       doc->where, n);
-    *p = (struct part){(size_t)from, (size_t)begin, (size_t)end};
-    return KG_OK;
-}
-
-static kg_status compare_part(struct kg_shown *s, const struct part *part,
+static kg_status compare_part(struct kg_shown *s, const struct kg_shown_part *part,
                               const int32_t *tokens, float *logp, float temperature,
                               const struct kg_model *m, struct kg_err *err)
 {
@@ -120,9 +98,9 @@ static kg_status compare(struct kg_shown *s, const struct kg_json_doc *doc,
     for (size_t i = 0; logp && i < s->n; i++)
         tokens[i] = s->pieces[i].token;
     for (size_t i = 0; i < parts && status == KG_OK; i++) {
-        struct part part = {0};
+        struct kg_shown_part part = {0};
 
-        status = part_at(&part, doc, i, s->n, err);
+        status = kg_show_part_at(&part, doc, i, s->n, err);
         if (status == KG_OK)
             status = compare_part(s, &part, tokens, logp, temperature, m, err);
     }
@@ -165,6 +143,10 @@ static kg_status show_line(struct showing *w, const struct kg_json_doc *doc,
 {
     double temperature = kg_json_real(kg_json_get(doc->root, "temperature"), 1);
 
+    if (as_trace) {
+        KG_TRY(kg_show_trace(&w->out, doc, err));
+        return kg_cli_put_as_it_is(&w->out, err);
+    }
     w->shown.line = number;
     KG_TRY(kg_show_read(&w->shown, doc, w->tok, err));
     if (w->ref.model && w->shown.n && w->shown.pieces[0].token >= 0)
@@ -223,7 +205,7 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
     KG_TRY(open_models(w, err));
     if (html_path)
         KG_TRY(kg_show_html_head(&w->out, path, &asked, err));
-    else if (w->colour)
+    else if (w->colour && !as_trace)
         KG_TRY(kg_show_legend(&w->out, err));
     KG_TRY(show_lines(w, path, err));
     if (!html_path)

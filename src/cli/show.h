@@ -47,6 +47,18 @@ struct kg_show_columns {
 kg_status kg_show_read(struct kg_shown *s, const struct kg_json_doc *doc,
                        const struct kg_tokenizer *tok, struct kg_err *err) KG_MUST_CHECK;
 
+/* Tokens [begin, end) of a line are drawn given [from, ..): window i - 1 of its n tokens,
+ * up to the next; 0: what stands before the first.   errors: EFORMAT */
+struct kg_shown_part {
+    size_t from, begin, end;
+};
+kg_status kg_show_part_at(struct kg_shown_part *p, const struct kg_json_doc *doc,
+                          size_t i, size_t n, struct kg_err *err) KG_MUST_CHECK;
+/* Appends a line of tokens as {"draw", "sample", "reward", "trace"}.
+ * errors: EFORMAT with the line and key */
+kg_status kg_show_trace(struct kg_str *out, const struct kg_json_doc *doc,
+                        struct kg_err *err) KG_MUST_CHECK;
+
 /* The pieces for a terminal. Without colour, sources are marked by tags. Control
  * characters become \xNN. */
 kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,

@@ -239,6 +239,53 @@ static void a_malformed_line_says_what_is_wrong(void **state)
     kg_tokenizer_close(tok);
 }
 
+/* The second window draws token 6 given [3, ..). */
+static void a_line_is_a_trace_of_its_turns(void **state)
+{
+    static const char line[] =
+        "{\"draw\":3,\"sample\":1,\"reward\":0.5,\"tokens\":[13,0,4,5,1,7,9],"
+        "\"source\":\"ppmtmtm\",\"logp\":[null,null,-0.25,null,-2,null,-0.1],"
+        "\"windows\":[[6,3]]}";
+    static const struct {
+        const char *from, *to, *says;
+    } rows[] = {{"-2", "null", "per_token_logps: expected a number for token 4"},
+                {"\"ppmtmtm\"", "\"ppm\"", "source and logp of 7 tokens, found 3 and 7"},
+                {"[6,3]", "[6,7]", "key 'windows'"}};
+    struct kg_str out = {0};
+    struct kg_json_doc doc;
+    struct kg_err e;
+
+    (void)state;
+    NEED(kg_json_parse(&doc, line, strlen(line), "dump", err));
+    NEED(kg_show_trace(&out, &doc, err));
+    kg_json_release(&doc);
+    assert_string_equal(
+        out.data,
+        "{\"draw\": 3, \"sample\": 1, \"reward\": 0.5, \"trace\": {\"schema_version\": "
+        "1, "
+        "\"turns\": [{\"node_id\": \"n0\", \"prompt_token_ids\": [13,0], "
+        "\"completion_token_ids\": [4], \"per_token_logps\": [-0.25], "
+        "\"loss_mask\": [0,0,1]}, {\"node_id\": \"n1\", \"prompt_token_ids\": "
+        "[13,0,4,5], \"completion_token_ids\": [1], \"per_token_logps\": [-2], "
+        "\"loss_mask\": [0,0,0,0,1]}, {\"node_id\": \"n2\", \"prompt_token_ids\": "
+        "[5,1,7], \"completion_token_ids\": [9], \"per_token_logps\": [-0.1], "
+        "\"loss_mask\": [0,0,0,1]}]}}\n");
+    for (size_t i = 0; i < 3; i++) {
+        const char *at = strstr(line, rows[i].from);
+
+        kg_str_clear(&out);
+        NEED(kg_str_append(&out, line, (size_t)(at - line), err));
+        NEED(kg_str_puts(&out, rows[i].to, err));
+        NEED(kg_str_puts(&out, at + strlen(rows[i].from), err));
+        NEED(kg_json_parse(&doc, out.data, out.len, "dump", err));
+        assert_int_equal(kg_show_trace(&out, &doc, &e), KG_EFORMAT);
+        if (!strstr(e.message, rows[i].says))
+            fail_msg("expected '%s', found '%s'", rows[i].says, e.message);
+        kg_json_release(&doc);
+    }
+    kg_str_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +297,7 @@ int main(void)
         cmocka_unit_test(hostile_text_is_made_harmless),
         cmocka_unit_test(a_page_holds_the_numbers),
         cmocka_unit_test(a_malformed_line_says_what_is_wrong),
+        cmocka_unit_test(a_line_is_a_trace_of_its_turns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,8 +33,11 @@
 
 enum {
     MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has as many bits for it */
+    MAX_TURNS = 1 << 15,    /* the key has a lower limit */
     MAX_SAMPLES = 1 << 16,
-    MAX_LINE = 1 << 20, /* bytes of a report */
+    MAX_LINE = 1 << 20, /* bytes of a report without a trace */
+    TRACED_BYTES = 40,  /* of a trace, for a token of a turn: its ids, mask and text */
+    MAX_TRACE = 256 << 20,
     MAX_READS = 32,     /* of what it writes, before the engine's next step */
     MAX_WARNINGS = 100, /* of a run, about reports */
     MAX_FRUITLESS = 3,  /* starts in a row without a report */
@@ -54,13 +57,11 @@ struct kg_policy_episode {
     int32_t sample;
     char id[KG_SERVE_EPISODE_ID];
     struct kg_traj *out;
-    struct kg_traj *branches; /* (n_branches) owned */
-    size_t n_branches, capacity;
-    struct kg_serve_job *job; /* the turn that is being sampled; NULL: none */
-    size_t branch;            /* of it */
-    size_t tokens;            /* of all branches */
-    enum kg_finish finish;    /* of the last turn */
-    int32_t turns;
+    struct kg_policy_record record; /* owned */
+    struct kg_serve_job *job;       /* the turn that is being sampled; NULL: none */
+    size_t branch;                  /* of it */
+    size_t tokens;                  /* of all branches */
+    enum kg_finish finish;          /* of the last turn */
     double heard; /* when it was told of, had a turn, or first asked for the next */
     bool open, full, asked; /* asked: for a turn that it has not had */
 };
@@ -192,6 +193,15 @@ static kg_status start_server(struct kg_policy *p, struct kg_err *err)
     return kg_serve_open(&p->serve, &opts, err);
 }
 
+/* A trace repeats the prompt of every turn. */
+static size_t longest_report(const struct kg_policy *p)
+{
+    const int64_t tokens = (int64_t)(p->opts.turns + 1) * p->opts.context;
+
+    return MAX_LINE + (size_t)(tokens < MAX_TRACE / TRACED_BYTES ? tokens * TRACED_BYTES
+                                                                 : MAX_TRACE);
+}
+
 /* Connections without a time limit of their own: an episode may play for hours. */
 static kg_status open_client(struct kg_policy *p, struct kg_err *err)
 {
@@ -199,7 +209,7 @@ static kg_status open_client(struct kg_policy *p, struct kg_err *err)
                                              .connect_timeout_ms = CONNECT_MS,
                                              .timeout_ms = INT_MAX,
                                              .tries = 1, /* it may have played a part */
-                                             .max_response_bytes = MAX_LINE};
+                                             .max_response_bytes = longest_report(p)};
 
     return kg_http_client_open(&p->asked, &opts, err);
 }
@@ -333,10 +343,10 @@ static kg_status join(struct kg_policy_episode *e, struct kg_err *err)
 {
     struct kg_traj *t = e->out;
 
-    *t = e->branches[0];
-    e->branches[0] = (struct kg_traj){0};
-    for (size_t i = 1; i < e->n_branches; i++) {
-        const struct kg_traj *b = &e->branches[i];
+    *t = e->record.branches[0];
+    e->record.branches[0] = (struct kg_traj){0};
+    for (size_t i = 1; i < e->record.n_branches; i++) {
+        const struct kg_traj *b = &e->record.branches[i];
         const size_t from = t->n;
 
         KG_TRY(kg_traj_extend(t, b, 0, b->prompt_n, err));
@@ -386,7 +396,7 @@ static kg_status end(struct kg_policy *p, struct kg_policy_episode *e, enum stat
         kg_serve_job_fail(e->job, &over);
         kg_policy_leave(e->job);
     }
-    if (e->n_branches > 0)
+    if (e->record.n_branches > 0)
         KG_TRY(join(e, err));
     else
         KG_TRY(put_nothing(e, p->run->sampling->temperature, err));
@@ -395,10 +405,10 @@ static kg_status end(struct kg_policy *p, struct kg_policy_episode *e, enum stat
     t->sample = e->sample;
     t->finish = e->full ? KG_FINISH_LENGTH : e->finish;
     t->reward = verdict.reward;
-    t->graded = verdict.graded && e->turns > 0;
+    t->graded = verdict.graded && e->record.n_branches > 0;
     t->further = verdict.further;
     t->episode = (struct kg_traj_episode){
-        .turns = e->turns, .answered = how == OK, .cut = e->full};
+        .turns = (int32_t)e->record.n_turns, .answered = how == OK, .cut = e->full};
     KG_TRY(put_statuses(t, how, p->opts.further, err));
     e->open = false;
     p->ended++;
@@ -413,9 +423,10 @@ static kg_status end_rollout(struct kg_policy *p, kg_status status)
     for (size_t i = 0; p->episodes && i < p->run->n; i++) {
         struct kg_policy_episode *e = &p->episodes[i];
 
-        for (size_t b = 0; b < e->n_branches; b++)
-            kg_traj_release(&e->branches[b]);
-        kg_mem_free(e->branches);
+        for (size_t b = 0; b < e->record.n_branches; b++)
+            kg_traj_release(&e->record.branches[b]);
+        kg_mem_free(e->record.branches);
+        kg_mem_free(e->record.turns);
     }
     kg_mem_free(p->episodes);
     p->episodes = NULL;
@@ -493,13 +504,13 @@ static kg_status check_turn(const struct kg_api_request *r, const struct kg_samp
 /* The branch that the prompt continues, the longest one; else the number of branches. */
 static size_t find_branch(const struct kg_policy_episode *e, const struct kg_ids *prompt)
 {
-    size_t found = e->n_branches;
+    size_t found = e->record.n_branches;
 
-    for (size_t i = 0; i < e->n_branches; i++) {
-        const struct kg_traj *b = &e->branches[i];
+    for (size_t i = 0; i < e->record.n_branches; i++) {
+        const struct kg_traj *b = &e->record.branches[i];
 
         if (b->n <= prompt->n &&
-            (found == e->n_branches || b->n > e->branches[found].n) &&
+            (found == e->record.n_branches || b->n > e->record.branches[found].n) &&
             memcmp(b->tokens, prompt->ids, b->n * sizeof *b->tokens) == 0)
             found = i;
     }
@@ -512,11 +523,13 @@ static kg_status find_room(int32_t *room, struct kg_policy *p,
                            struct kg_api_fault *fault, struct kg_err *err)
 {
     const struct kg_episode_opts *o = &p->opts;
-    const size_t known = e->branch < e->n_branches ? e->branches[e->branch].n : 0;
+    const size_t known = e->branch < e->record.n_branches
+                             ? e->record.branches[e->branch].n
+                             : 0;
     const int64_t left = o->context - (int64_t)(e->tokens + prompt->n - known);
 
     *room = left < o->turn_tokens ? (int32_t)left : o->turn_tokens;
-    if (left >= 1 && e->turns <= o->turns && e->branch < MAX_BRANCHES)
+    if (left >= 1 && (int64_t)e->record.n_turns <= o->turns && e->branch < MAX_BRANCHES)
         return KG_OK;
     e->full = true;
     fault->code = "context_length_exceeded";
@@ -524,7 +537,7 @@ static kg_status find_room(int32_t *room, struct kg_policy *p,
         err, KG_EINVAL,
         "episode %s: expected at most %d turns (the key turns, and one) and %d "
         "tokens in all branches (the key context), found turn %d and %" PRId64 " tokens",
-        e->id, o->turns + 1, o->context, e->turns + 1, o->context - left);
+        e->id, o->turns + 1, o->context, (int)e->record.n_turns + 1, o->context - left);
 }
 
 static void plan_turn(struct kg_policy *p, struct kg_serve_job *job, int32_t room)
@@ -544,8 +557,8 @@ static void plan_turn(struct kg_policy *p, struct kg_serve_job *job, int32_t roo
     q->prompt_index = e->request->prompt_index;
     q->draw = e->request->draw;
     q->first_sample = e->sample + (int32_t)e->branch * MAX_SAMPLES;
-    q->drawn = e->branch < e->n_branches
-                   ? (int32_t)kg_traj_model_tokens(&e->branches[e->branch])
+    q->drawn = e->branch < e->record.n_branches
+                   ? (int32_t)kg_traj_model_tokens(&e->record.branches[e->branch])
                    : 0;
     q->max_tokens = r->max_tokens < room ? (int32_t)r->max_tokens : room;
 }
@@ -588,9 +601,9 @@ static kg_status add_branch(struct kg_policy_episode *e, const struct kg_traj *t
 {
     struct kg_traj *b;
 
-    KG_TRY(kg_mem_grow(&e->branches, &e->capacity, e->n_branches + 1, sizeof *b,
-                       MAX_BRANCHES, "branches of an episode", err));
-    b = &e->branches[e->n_branches++];
+    KG_TRY(kg_mem_grow(&e->record.branches, &e->record.capacity, e->record.n_branches + 1,
+                       sizeof *b, MAX_BRANCHES, "branches of an episode", err));
+    b = &e->record.branches[e->record.n_branches++];
     *b = (struct kg_traj){.top_k = t->top_k, .temperature = t->temperature};
     return kg_traj_append(b, t->tokens, t->prompt_n, KG_SOURCE_PROMPT, err);
 }
@@ -602,16 +615,19 @@ kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
     struct kg_traj *b;
     size_t before;
 
-    before = e->branch < e->n_branches ? e->branches[e->branch].n : 0;
+    before = e->branch < e->record.n_branches ? e->record.branches[e->branch].n : 0;
     if (before == 0)
         KG_TRY(add_branch(e, t, err));
-    b = &e->branches[e->branch];
+    b = &e->record.branches[e->branch];
+    KG_TRY(kg_mem_grow(&e->record.turns, &e->record.turns_capacity, e->record.n_turns + 1,
+                       sizeof *e->record.turns, MAX_TURNS, "turns of an episode", err));
+    e->record.turns[e->record.n_turns++] = (struct kg_policy_turn){e->branch, t->prompt_n,
+                                                                   t->n};
     KG_TRY(kg_traj_extend(b, t, b->n, t->n, err));
     b->cut_n += t->cut_n;
     b->cut_nats += t->cut_nats;
     e->tokens += t->n - before;
     e->finish = t->finish;
-    e->turns++;
     e->asked = false;
     e->heard = p->moved = kg_clock_seconds();
     return KG_OK;
@@ -626,9 +642,15 @@ static kg_status end_reported(struct kg_policy *p, struct kg_policy_episode *e,
 {
     enum status how = OK;
     struct kg_err why;
+    kg_status status = kg_policy_take_trace(&e->record, kg_json_get(report, "trace"),
+                                            &why);
 
     p->moved = kg_clock_seconds();
-    if (kg_policy_read(e->out, &p->numbers, report, &why) != KG_OK) {
+    if (status == KG_ENOMEM)
+        return kg_fail(err, KG_ENOMEM, "%s", why.message);
+    if (status == KG_OK)
+        status = kg_policy_read(e->out, &p->numbers, report, &why);
+    if (status != KG_OK) {
         warn(p, why.message, line, n);
         how = FAILED;
     }
@@ -782,6 +804,8 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
 static kg_status talk(struct kg_policy *p, struct kg_err *err)
 {
     const bool ended = kg_task_child_ended(p->child);
+    const size_t most = longest_report(p);
+    char why[64];
     size_t before;
     int reads = 0; /* so that a program that always writes does not hold the rollout */
 
@@ -789,20 +813,21 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
         const struct kg_task_talk talk = {.input = kg_str_text(&p->told),
                                           .input_n = p->told.len,
                                           .sent = &p->sent,
-                                          .max_output = MAX_LINE};
+                                          .max_output = most};
 
         before = p->heard.len;
         KG_TRY(kg_task_child_hear(&p->heard, p->child, &talk, 0, err));
         before = p->heard.len - before;
         KG_TRY(take_reports(p, err));
-    } while (before > 0 && p->heard.len <= MAX_LINE && ++reads < MAX_READS);
+    } while (before > 0 && p->heard.len <= most && ++reads < MAX_READS);
     if (p->sent == p->told.len) {
         kg_str_clear(&p->told);
         p->sent = 0;
     }
-    if (p->heard.len > MAX_LINE) {
+    if (p->heard.len > most) {
         kg_task_child_kill(p->child);
-        return bury(p, "a line of more than 1 MiB", err);
+        snprintf(why, sizeof why, "it wrote a line of more than %zu bytes", most);
+        return bury(p, why, err);
     }
     return ended ? bury_ended(p, err) : KG_OK;
 }
@@ -814,7 +839,8 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
 static bool is_silent(const struct kg_policy *p, const struct kg_policy_episode *e,
                       double now)
 {
-    const double since = e->turns > 0 || e->heard > p->moved ? e->heard : p->moved;
+    const double since = e->record.n_turns > 0 || e->heard > p->moved ? e->heard
+                                                                      : p->moved;
 
     return e->open && !e->job && now - since > 1e-3 * p->opts.env_opts.silent_ms;
 }

@@ -20,6 +20,26 @@ struct kg_policy_numbers {
 kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
                          const struct kg_json *report, struct kg_err *err) KG_MUST_CHECK;
 
+/* ---- policy_trace.c ---- */
+
+/* What was sampled in an episode. */
+struct kg_policy_turn {
+    size_t branch, begin, end; /* its tokens of the branch */
+};
+struct kg_policy_record {
+    struct kg_traj *branches; /* (n_branches) owned */
+    size_t n_branches, capacity;
+    struct kg_policy_turn *turns; /* (n_turns) owned */
+    size_t n_turns, turns_capacity;
+};
+/* Takes the mask of a TrainingTrace: only sampled tokens with a 1 stay MODEL tokens.
+ * trace NULL or null: no change. Branches without a MODEL token are left out, so turns no
+ * longer name their branches.
+ * errors: EFORMAT (a form that is none, a turn that was not sampled: its name, place and
+ * number), and then nothing is changed; ENOMEM */
+kg_status kg_policy_take_trace(struct kg_policy_record *r, const struct kg_json *trace,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- policy.c ---- */
 
 /* Splits /episode/ID/REST.   returns "/REST", or NULL if it is not such a path */

@@ -311,6 +311,47 @@ static void ask_late(struct play *x, const char *episode)
         _exit(9);
 }
 
+/* A trace with one lie, or none. */
+static void report_trace(struct play *x, const char *episode)
+{
+    const char *mode = play_mode + strlen("claim-"), *more = "";
+    struct play_turn t[3];
+    int from = 0, to = 3;
+
+    play_turns(x, t);
+    if (strcmp(mode, "id") == 0)
+        t[1].ids[t[1].prompt] = (t[1].ids[t[1].prompt] + 1) % 100;
+    if (strcmp(mode, "prompt") == 0)
+        t[2].ids[1]++;
+    if (strcmp(mode, "logp") == 0)
+        t[0].logp[0] -= 0.01;
+    if (strcmp(mode, "rounded") == 0)
+        t[0].logp[0] += 2e-5;
+    if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
+        t[2].n += mode[0] == 's' ? -1 : 1;
+        t[2].mask[t[2].prompt + t[2].n - 1] = 1;
+    }
+    if (strcmp(mode, "mask") == 0)
+        t[1].mask[2] = 1;
+    if (strcmp(mode, "bit") == 0)
+        t[1].mask[t[1].prompt] = 2;
+    if (strcmp(mode, "twice") == 0)
+        t[1] = t[0], t[1].node = "n1";
+    if (strcmp(mode, "node") == 0)
+        t[1].node = "n2";
+    if (strcmp(mode, "unnamed") == 0)
+        t[1].node = "";
+    if (strcmp(mode, "version") == 0)
+        more = ", \"schema_version\": 2";
+    if (strcmp(mode, "zero") == 0)
+        memset(t[0].mask, 0, sizeof t[0].mask), to = 1;
+    if (strcmp(mode, "nothing") == 0)
+        to = 0;
+    if (strcmp(mode, "branch") == 0)
+        from = 2;
+    play_report_turns(episode, t, from, to, more);
+}
+
 /* What only a server can do with a request. */
 static void spoil_answer(void)
 {
@@ -367,8 +408,8 @@ static void play_fault(struct play *x, const char *episode)
         play_report(x, episode, bad ? 1 : 0.25, "");
         return;
     }
-    if (strncmp(mode, "http-", 5) == 0)
-        spoil_answer();
+    if (strncmp(mode, "http-", 5) == 0 || strncmp(mode, "claim-", 6) == 0)
+        mode[0] == 'h' ? spoil_answer() : report_trace(x, episode);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (strcmp(mode, lines[i].mode) == 0) {
             say(lines[i].line, episode);
@@ -567,12 +608,64 @@ static void answers_that_cannot_be_taken_give_no_verdict(void **state)
     over_http = false;
 }
 
+/* A trace is taken if it agrees with what the endpoint sent. */
+static void a_trace_that_lies_gives_no_verdict(void **state)
+{
+    static const char *const room[] = {"episode.turns=3", NULL};
+    static const struct {
+        const char *mode, *log; /* NULL: it does not lie */
+        int trained, branches;  /* turns, and how many of them are branches */
+    } rows[] = {
+        {"claim-all", NULL, 3, 1},
+        {"claim-rounded", NULL, 3, 1},
+        {"claim-branch", NULL, 1, 0},
+        {"claim-zero", "", 0, 0},
+        {"claim-nothing", "", 0, 0},
+        {"claim-id", "turn 'n1': completion_token_ids[0]: expected the id that was", 0,
+         0},
+        {"claim-prompt", "turn 'n2': expected the prompt of a turn of this episode", 0,
+         0},
+        {"claim-logp", "turn 'n0': per_token_logps[0]: expected the log-prob that", 0, 0},
+        {"claim-short", "turn 'n2': completion_token_ids[", 0, 0},
+        {"claim-long", "turn 'n2': completion_token_ids[", 0, 0},
+        {"claim-mask", "turn 'n1': loss_mask[2]: expected 0 in a prompt, found 1", 0, 0},
+        {"claim-bit", "expected 0 or 1, found 2", 0, 0},
+        {"claim-twice", "turn 'n1': expected the prompt of a turn of this", 0, 0},
+        {"claim-node", "turns 1 and 2: expected different node_ids, found 'n2'", 0, 0},
+        {"claim-unnamed", "turn 1: expected a node_id, found an empty one", 0, 0},
+        {"claim-version", "trace: expected schema_version 1", 0, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct played p;
+
+        play_run(&p, rows[i].mode, 3, room);
+        for (size_t k = 1; k < 9; k += 3) {
+            const struct kg_traj *t = &p.b.trajs[k];
+
+            if (t->graded == (rows[i].log != NULL))
+                fail_msg("%s: %s", rows[i].mode, p.log);
+            assert_true(number_of(&p, k, "status/error") ==
+                        (rows[i].log && *rows[i].log ? 1 : 0));
+            if (rows[i].log)
+                continue;
+            assert_in_range(kg_traj_model_tokens(t), rows[i].trained,
+                            5 * rows[i].trained);
+            assert_true(t->n_windows <= (size_t)rows[i].branches);
+        }
+        if (rows[i].log && !strstr(p.log, rows[i].log))
+            fail_msg("%s: expected '%s' in: %s", rows[i].mode, rows[i].log, p.log);
+        end_run(&p);
+    }
+}
+
 /* The others of the program are lost with it; it is started again for those to come. */
 static void a_program_that_ends_or_floods_is_started_again(void **state)
 {
     static const struct {
         const char *mode, *log;
-    } rows[] = {{"die", "found 3"}, {"flood", "a line of more than 1 MiB"}};
+    } rows[] = {{"die", "found 3"}, {"flood", "it wrote a line of more than 10"}};
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -721,7 +814,8 @@ static void a_program_that_never_plays_stops_the_run(void **state)
 {
     static const char *const commands[] = {"exit 0", "exit 5", "nosuchprogram",
                                            "head -c 3000000 /dev/zero; sleep 100"};
-    static const char *const words[] = {"exit status 0", "found 5", "found 127", "1 MiB"};
+    static const char *const words[] = {"exit status 0", "found 5", "found 127",
+                                        "more than 1062976 bytes"};
 
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -872,6 +966,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_that_cannot_be_taken_give_no_verdict),
         cmocka_unit_test(answers_that_cannot_be_taken_give_no_verdict),
+        cmocka_unit_test(a_trace_that_lies_gives_no_verdict),
         cmocka_unit_test(a_program_that_ends_or_floods_is_started_again),
         cmocka_unit_test(a_program_that_ends_between_two_steps_costs_nothing),
         cmocka_unit_test(an_episode_without_a_word_is_given_up),

@@ -264,6 +264,39 @@ static void what_was_sampled_is_recorded_once_in_its_context(void **state)
     }
 }
 
+/* A trace decides what is trained: here one token of the second turn and, of the branch,
+ * all but the first. The rest of what was sampled is context, and the log-probs hold. */
+static void a_trace_trains_what_its_mask_names(void **state)
+{
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    size_t branches = 0;
+
+    (void)state;
+    play_command(command, sizeof command, "thin", 3);
+    open_episodes(&o, ROOT "/thin", NULL);
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    for (size_t k = 0; k < b.n_trajs; k++) {
+        const struct kg_traj *t = &b.trajs[k];
+        const size_t trained = kg_traj_model_tokens(t);
+        const size_t first = t->n_windows ? t->windows[0].begin : t->n;
+
+        assert_true(t->graded && t->reward == 1 && t->episode.turns == 3);
+        assert_int_equal(t->source[t->n - 1], KG_SOURCE_MODEL);
+        assert_int_equal(t->source[first - 1] == KG_SOURCE_MODEL, t->n_windows == 0);
+        assert_true(trained >= 1 && trained <= 5);
+        for (size_t j = 0; j < t->n; j++)
+            assert_true(t->source[j] == KG_SOURCE_MODEL || t->logp[j] == 0);
+        check_parts(t, o.run.state.model);
+        branches += t->n_windows;
+    }
+    assert_true(branches > 3);
+    kg_rl_batch_release(&b);
+    NEED(kg_rl_step(&o.run, err));
+    assert_true(last_metric(ROOT "/thin", "mismatch/first_update_max") == 0);
+    close_run(&o);
+}
+
 /* The tokens, draws and log-probs of a turn that kedge takes without an environment. */
 static void one_turn_is_the_turn_of_kedge_itself(void **state)
 {
@@ -417,6 +450,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_killed_run_goes_on_with_the_same_bits),
         cmocka_unit_test(the_bits_do_not_depend_on_how_episodes_are_played),
         cmocka_unit_test(what_was_sampled_is_recorded_once_in_its_context),
+        cmocka_unit_test(a_trace_trains_what_its_mask_names),
         cmocka_unit_test(one_turn_is_the_turn_of_kedge_itself),
         cmocka_unit_test(a_stop_ends_a_run_whose_program_only_writes),
         cmocka_unit_test(every_turn_has_draws_of_its_own),

@@ -226,6 +226,100 @@ static inline double play_ids(struct play *x, int turns)
     return reward;
 }
 
+/* ---- a trace ---- */
+
+struct play_turn {
+    int ids[64], prompt, n; /* prompt, then answer */
+    double logp[8];
+    int mask[64];
+    const char *node;
+};
+
+static inline void play_turn_ask(struct play *x, struct play_turn *t)
+{
+    struct kg_str body = {0};
+    const struct kg_json *ids, *content;
+
+    PLAY_NEED(kg_str_puts(&body, "{\"token_ids\": [", err));
+    for (int i = 0; i < t->prompt; i++)
+        PLAY_NEED(kg_str_printf(&body, err, i ? ", %d" : "%d", t->ids[i]));
+    PLAY_NEED(kg_str_puts(
+        &body, "], \"sampling_params\": {\"max_tokens\": 5, \"logprobs\": 1}}", err));
+    play_ask(x, "/inference/v1/generate", body.data, play_text(x->task.root, "key"));
+    kg_str_release(&body);
+    ids = kg_json_get(play_choice(x), "token_ids");
+    content = kg_json_get(kg_json_get(play_choice(x), "logprobs"), "content");
+    t->n = (int)kg_json_size(ids);
+    for (int i = 0; i < t->n; i++) {
+        t->ids[t->prompt + i] = (int)kg_json_int(kg_json_at(ids, (size_t)i), -1);
+        t->mask[t->prompt + i] = 1;
+        t->logp[i] = kg_json_real(kg_json_get(kg_json_at(content, (size_t)i), "logprob"),
+                                  1);
+    }
+}
+
+/* Three turns: the second continues the first, the third is a branch. */
+static inline void play_turns(struct play *x, struct play_turn t[3])
+{
+    static const char *const nodes[] = {"n0", "n1", "n2"};
+
+    for (int i = 0; i < 3; i++) {
+        t[i] = (struct play_turn){
+            .ids = {101 + i, 110, 120}, .prompt = 3, .node = nodes[i]};
+        if (i == 1) {
+            memcpy(t[1].ids, t[0].ids, sizeof t[0].ids);
+            t[1].prompt = t[0].prompt + t[0].n + 1;
+            t[1].ids[t[1].prompt - 1] = 33;
+        }
+        play_turn_ask(x, &t[i]);
+    }
+}
+
+static inline void play_put_ints(struct kg_str *out, const char *key, const int *x, int n)
+{
+    PLAY_NEED(kg_str_printf(out, err, ", \"%s\": [", key));
+    for (int i = 0; i < n; i++)
+        PLAY_NEED(kg_str_printf(out, err, i ? ", %d" : "%d", x[i]));
+    PLAY_NEED(kg_str_puts(out, "]", err));
+}
+
+/* Turns [from, to) as a TrainingTrace, in a report of reward 1. more: after its list */
+static inline void play_report_turns(const char *episode, const struct play_turn *t,
+                                     int from, int to, const char *more)
+{
+    struct kg_str line = {0};
+
+    PLAY_NEED(kg_str_printf(
+        &line, err, "{\"episode\": \"%s\", \"reward\": 1, \"trace\": {\"turns\": [",
+        episode));
+    for (int i = from; i < to; i++) {
+        PLAY_NEED(kg_str_printf(&line, err, "%s{\"node_id\": \"%s\"",
+                                i > from ? ", " : "", t[i].node));
+        play_put_ints(&line, "prompt_token_ids", t[i].ids, t[i].prompt);
+        play_put_ints(&line, "completion_token_ids", t[i].ids + t[i].prompt, t[i].n);
+        play_put_ints(&line, "loss_mask", t[i].mask, t[i].prompt + t[i].n);
+        PLAY_NEED(kg_str_puts(&line, ", \"per_token_logps\": [", err));
+        for (int k = 0; k < t[i].n; k++)
+            PLAY_NEED(kg_str_printf(&line, err, k ? ", %.9g" : "%.9g", t[i].logp[k]));
+        PLAY_NEED(kg_str_puts(&line, "]}", err));
+    }
+    PLAY_NEED(kg_str_printf(&line, err, "]%s}}\n", more));
+    play_say(line.data);
+    kg_str_release(&line);
+}
+
+/* Of the second turn the first token is trained, of the branch all but the first. */
+static inline void play_thin(struct play *x, const char *episode)
+{
+    struct play_turn t[3];
+
+    play_turns(x, t);
+    for (int i = 1; i < t[1].n; i++)
+        t[1].mask[t[1].prompt + i] = 0;
+    t[2].mask[t[2].prompt] = 0;
+    play_report_turns(episode, t, 1, 3, "");
+}
+
 static void play_fault(struct play *x, const char *episode); /* of the test; reports */
 
 static inline void play_episode(const char *line, size_t n)
@@ -242,7 +336,9 @@ static inline void play_episode(const char *line, size_t n)
         reward = play_once(&x);
     else if (strcmp(play_mode, "ids") == 0)
         reward = play_ids(&x, 3);
-    if (play_is_sound())
+    if (strcmp(play_mode, "thin") == 0)
+        play_thin(&x, episode);
+    else if (play_is_sound())
         play_report(&x, episode, reward, "");
     else
         play_fault(&x, episode);
