@@ -39,6 +39,7 @@ static int64_t max_connections;
 static int64_t max_held;
 static int64_t session_bytes;
 static const char *allow_hosts;
+static bool routed_experts;
 static int64_t drain;
 static int64_t piece_ms = 50;
 static int64_t seed = -1;
@@ -120,6 +121,9 @@ const struct kg_flag kg_serve_flags[] = {
      "least time between two chunks of a stream, which collect the tokens of that time "
      "(default 50; 0: a chunk for each token)",
      0, 60000, NULL},
+    {"routed-experts", 0, KG_IF("--train=", routed_experts), NULL,
+     "whole answers tell the experts that computed each token (models with experts)", 0,
+     0, NULL},
     {"drain", 0, KG_IF("--train=", drain), "S",
      "time for open requests after SIGTERM, in seconds (default 30)", 1, 86400, NULL},
     {"seed", 0, KG_TO(seed), "S",
@@ -286,6 +290,7 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
         .max_held_bytes = (size_t)max_held,
         .max_session_bytes = (size_t)session_bytes,
         .allow_hosts = allow_hosts,
+        .routed_experts = routed_experts,
         .drain_s = (int)drain,
         .seed = seed >= 0 ? (uint64_t)seed : (uint64_t)(kg_clock_unix_seconds() * 1e6)};
 }

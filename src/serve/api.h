@@ -89,10 +89,11 @@ struct kg_api_request {
     int top_prompt;     /* number of ids listed with each prompt token */
     bool echo;
     bool ignore_eos;
-    bool texts;         /* kind GENERATE: the text, too */
-    bool specials;      /* special tokens are part of the text */
-    bool token_ids;     /* list the ids of prompt and completion */
-    bool ids_for_names; /* tokens in log-prob lists are named token_id:ID */
+    bool texts;           /* kind GENERATE: the text, too */
+    bool specials;        /* special tokens are part of the text */
+    bool token_ids;       /* list the ids of prompt and completion */
+    bool ids_for_names;   /* tokens in log-prob lists are named token_id:ID */
+    int64_t experts_from; /* first position whose experts are told */
     int64_t n;
     bool seeded;
     uint64_t seed;
@@ -148,10 +149,12 @@ static inline int kg_api_records(const struct kg_api_request *r)
 /* A served model. */
 struct kg_api_model {
     const char *name;
-    const char *parent;             /* name of its base model; NULL: not an adapter */
-    int32_t adapter;                /* as in struct kg_request */
-    int64_t created;                /* seconds since 1970 */
-    const struct kg_tokenizer *tok; /* NULL: ids only */
+    const char *parent; /* name of its base model; NULL: not an adapter */
+    int32_t adapter;    /* as in struct kg_request */
+    /* whole answers tell the experts of their tokens; NULL: not */
+    const struct kg_model_config *routed;
+    int64_t created;                     /* seconds since 1970 */
+    const struct kg_tokenizer *tok;      /* NULL: ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
     const char *system;  /* system prompt for conversations without one; NULL: none */
     const char *opening; /* start of the assistant's turn: text/prompt.h; NULL: none */

@@ -7,6 +7,8 @@
  */
 #include "serve/api_ids.h"
 
+#include "text/bytelevel.h"
+
 #include <math.h>
 
 kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a,
@@ -197,6 +199,56 @@ static kg_status put_mask(struct kg_str *out, const struct kg_api_choice *c,
     return kg_str_putc(out, ']', err);
 }
 
+/* ---- experts ---- */
+
+/* Those of a token: layers x k numbers of `width` bytes, zeros for a layer without. */
+static kg_status put_token_experts(struct kg_str *bytes, const struct kg_model_config *c,
+                                   const uint16_t *chosen, int width, struct kg_err *err)
+{
+    const int32_t k_n = c->experts.k;
+    for (int32_t l = 0; l < c->layers; l++) {
+        const bool has = (kg_model_config_layer(c, l) & KG_EXPERTS) != 0;
+        for (int32_t k = 0; k < k_n; k++) {
+            const unsigned id = has ? chosen[k] : 0;
+            KG_TRY(kg_str_putc(bytes, (char)(id & 0xff), err));
+            if (width == 2)
+                KG_TRY(kg_str_putc(bytes, (char)(id >> 8), err));
+        }
+        chosen += has ? k_n : 0;
+    }
+    return KG_OK;
+}
+
+/* As released clients read it, which is not vLLM's newest form (an .npy file in base64):
+ * raw numbers, the shape, and the position of the first. No spaces: one of them looks for
+ * these very bytes. The last token was never fed, so it has none. */
+kg_status kg_api_put_experts(struct kg_str *out, const struct kg_api_answer *a,
+                             const struct kg_api_choice *c, struct kg_err *err)
+{
+    const struct kg_model_config *m = a->m->routed;
+    const struct kg_traj *t = c->t;
+    const size_t end = t->n > 0 ? t->n - 1 : 0;
+    const size_t from = (size_t)a->r->experts_from < end ? (size_t)a->r->experts_from
+                                                         : end;
+    struct kg_str bytes = {0};
+    kg_status status = KG_OK;
+    if (t->choices == 0)
+        return KG_OK;
+    const int width = m->experts.n > 256 ? 2 : 1;
+    for (size_t j = from; j < end && status == KG_OK; j++)
+        status = put_token_experts(&bytes, m, t->experts + j * (size_t)t->choices, width,
+                                   err);
+    if (status == KG_OK)
+        status = kg_str_puts(out, ", \"routed_experts\":{\"data\":\"", err);
+    if (status == KG_OK)
+        status = kg_base64_put(out, kg_str_text(&bytes), bytes.len, err);
+    kg_str_release(&bytes);
+    KG_TRY(status);
+    return kg_str_printf(out, err,
+                         "\",\"shape\":[%zu,%d,%d],\"dtype\":\"uint%d\",\"start\":%zu}",
+                         end - from, m->layers, m->experts.k, 8 * width, from);
+}
+
 /* ---- a choice ---- */
 
 /* A server's weights stay as they are, so an answer is one span of the first version. */
@@ -224,7 +276,9 @@ kg_status kg_api_put_ids_choice(struct kg_str *out, const struct kg_api_answer *
     KG_TRY(
         kg_str_printf(out, err, ", \"finish_reason\": %s, \"sampling_mask\": ", finish));
     KG_TRY(put_mask(out, c, err));
-    KG_TRY(kg_str_puts(out, ", \"routed_experts\": null, \"weight_versions\": ", err));
+    KG_TRY(c->t->choices > 0 ? kg_api_put_experts(out, a, c, err)
+                             : kg_str_puts(out, ", \"routed_experts\": null", err));
+    KG_TRY(kg_str_puts(out, ", \"weight_versions\": ", err));
     KG_TRY(put_versions(out, c, err));
     return kg_str_putc(out, '}', err);
 }

@@ -16,6 +16,11 @@ kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a
  * errors: as for a choice */
 kg_status kg_api_put_prompt_scores(struct kg_str *out, const struct kg_api_request *r,
                                    struct kg_err *err) KG_MUST_CHECK;
+/* "routed_experts" with the experts of the tokens of a whole answer; nothing if they are
+ * not told. */
+kg_status kg_api_put_experts(struct kg_str *out, const struct kg_api_answer *a,
+                             const struct kg_api_choice *c,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* finish: as JSON.
  * errors: ENONFINITE (a log-prob) */
 kg_status kg_api_put_ids_choice(struct kg_str *out, const struct kg_api_answer *a,

@@ -464,6 +464,12 @@ static kg_status take_token_ids(struct kg_api_request *r, const struct kg_json *
     return take_bool(&r->token_ids, v, err);
 }
 
+static kg_status take_experts_from(struct kg_api_request *r, const struct kg_json *v,
+                                   struct kg_err *err)
+{
+    return take_int(&r->experts_from, v, 0, INT32_MAX, err);
+}
+
 static kg_status take_skip_special(struct kg_api_request *r, const struct kg_json *v,
                                    struct kg_err *err)
 {
@@ -637,7 +643,9 @@ const struct kg_api_field kg_api_fields[] = {
     {"include_stop_str_in_output", PARAMS, "*", "", NULL},
     {"detokenize", PARAMS, "*", "", NULL},
     {"output_kind", PARAMS, "*", "", NULL},
-    {"routed_experts_prompt_start", PARAMS, "*", "", NULL},
+    {"routed_experts_prompt_start", PARAMS, "",
+     "first position of routed_experts (0); without them it is ignored",
+     take_experts_from},
 
     {"content_parts", GEN, "null or []", "prompts are ids alone", NULL},
     {"features", GEN, "null", "prompts are ids alone", NULL},

@@ -451,6 +451,7 @@ kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, b
     KG_TRY(kg_str_printf(out, err, ", \"finish_reason\": %s", finish_word(c)));
     if (a->r->token_ids)
         KG_TRY(put_ids(out, c, !piece || c->first, err));
+    KG_TRY(kg_api_put_experts(out, a, c, err));
     return kg_str_putc(out, '}', err);
 }
 

@@ -18,7 +18,8 @@
 
 #include <stdio.h>
 
-enum { BYTES_OF_KEPT = 64 }; /* of max_held_bytes, for each id of a request's masks */
+/* of max_held_bytes, for each id of a request's masks, and each of its experts */
+enum { BYTES_OF_KEPT = 64, BYTES_OF_ROUTED = 16 };
 
 /* ---- life ---- */
 
@@ -189,6 +190,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                 !job->sampling.adjust &&
                                 kg_sampler_truncates(&job->sampling,
                                                      job->answer.m->vocab);
+    job->sampling.record_experts = job->answer.m->routed && !r->stream;
     job->groups = kg_mem_calloc(2 * r->n_prompts, sizeof *job->groups, "request", err);
     job->trajs = kg_mem_calloc(n, sizeof *job->trajs, "request", err);
     job->choices = kg_mem_calloc(n, sizeof *job->choices, "request", err);
@@ -459,6 +461,21 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
                    (long long)most);
 }
 
+/* So may be the experts of long prompts and answers, in a model of many layers. */
+static kg_status count_routed(struct kg_serve_job *job, const struct kg_traj *t,
+                              struct kg_err *err)
+{
+    const int64_t most = (int64_t)(job->s->opts.max_held_bytes / BYTES_OF_ROUTED);
+    job->routed += (int64_t)(t->n == t->prompt_n + 1 ? t->n : 1) * t->choices;
+    if (job->routed <= most)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "routed_experts: expected at most %lld experts (tokens x layers x "
+                   "experts of a token) in the answers of a request, found more: lower n "
+                   "or max_tokens, or raise --max-held",
+                   (long long)most);
+}
+
 kg_status kg_serve_on_token(void *user, const struct kg_request *q,
                             const struct kg_traj *t, struct kg_err *err)
 {
@@ -469,7 +486,7 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     s->fresh++;
     if (job->first == 0)
         note_first(job);
-    if (count_kept(job, t, &failure) != KG_OK)
+    if (count_kept(job, t, &failure) != KG_OK || count_routed(job, t, &failure) != KG_OK)
         kg_serve_job_fail(job, &failure);
     if (job->r.stream && job->end == KG_SERVE_WELL &&
         tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)

@@ -355,7 +355,13 @@ static kg_status list_models(struct kg_serve *s, struct kg_err *err)
                              .vocab = o->model->config.vocab,
                              .max_len = o->max_len,
                              .default_tokens = o->default_tokens,
+                             .routed = o->routed_experts ? &o->model->config : NULL,
                              .budgeted = o->policy != NULL};
+    if (m.routed && kg_model_config_choices(m.routed) == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "--routed-experts: expected a model with experts, found %s, which "
+                       "has none",
+                       o->name);
     KG_TRY(kg_tool_calls_known(&m.knows_calls, o->chat, o->tok, err));
     snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)m.created);
     s->models = kg_mem_calloc(1 + o->n_adapters, sizeof *s->models, "server", err);

@@ -59,8 +59,9 @@ struct kg_serve_opts {
     /* Minimum time between pieces of a stream; tokens in between are sent together. The
      * first piece is sent at once. 0: a piece per token */
     double piece_seconds;
-    int drain_s;   /* time for open requests after stop; 0: 30 */
-    uint64_t seed; /* of requests without a seed */
+    bool routed_experts; /* whole answers tell the experts of their tokens */
+    int drain_s;         /* time for open requests after stop; 0: 30 */
+    uint64_t seed;       /* of requests without a seed */
 };
 
 /* The engine options for opts, with defaults filled in. */
@@ -68,8 +69,9 @@ struct kg_rollout_opts kg_serve_engine_opts(const struct kg_serve_opts *opts);
 
 struct kg_serve; /* opaque */
 /* Listens on return; requests are served once kg_serve_run is called.
- * errors: EINVAL (also a duplicate name), EIO (port in use), EFORMAT (the chat template
- * fails on a short message, or exceeds its limits), ENOMEM */
+ * errors: EINVAL (also a duplicate name, or routed_experts of a model without experts),
+ * EIO (port in use), EFORMAT (the chat template fails on a short message, or exceeds its
+ * limits), ENOMEM */
 kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 int kg_serve_port(const struct kg_serve *s);

@@ -93,6 +93,7 @@ struct kg_serve_job {
     size_t n_choices;
     size_t left;    /* number of unfinished choices */
     int64_t kept;   /* ids kept by truncation so far, if recorded */
+    int64_t routed; /* experts recorded so far */
     bool streaming; /* the stream has begun */
     enum kg_serve_end end;
     struct kg_err failure;

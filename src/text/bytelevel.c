@@ -117,3 +117,21 @@ kg_status kg_base64_decode(struct kg_str *out, const char *text, size_t n, bool 
     }
     return KG_OK;
 }
+
+kg_status kg_base64_put(struct kg_str *out, const char *bytes, size_t n,
+                        struct kg_err *err)
+{
+    static const char digits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const unsigned char *at = (const unsigned char *)bytes + i;
+        const size_t have = n - i < 3 ? n - i : 3;
+        const uint32_t bits = (uint32_t)at[0] << 16 |
+                              (have > 1 ? (uint32_t)at[1] << 8 : 0) |
+                              (have > 2 ? at[2] : 0);
+        for (size_t k = 0; k < 4; k++)
+            KG_TRY(kg_str_putc(out, k <= have ? digits[bits >> (18 - 6 * k) & 63] : '=',
+                               err));
+    }
+    return KG_OK;
+}

@@ -19,7 +19,11 @@ kg_status kg_bytelevel_spell(struct kg_str *out, const char *bytes, size_t n,
 kg_status kg_bytelevel_unspell(struct kg_str *out, bool *raw, const char *text, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Decodes base64. */
+/* Base64. */
+
+/* Appends n bytes as base64 with padding.   errors: ENOMEM */
+kg_status kg_base64_put(struct kg_str *out, const char *bytes, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Appends the decoded bytes. *valid: whether the text is base64; if not, some bytes may
  * have been appended.
