@@ -190,7 +190,7 @@ tools='[{"type":"function","function":{"name":"weather","parameters":{"type":"ob
 call='{"type":"function","function":{"name":"weather","arguments":{"city":"Bern"}}}'
 asked='{"role":"user","content":"Weather?"}'
 learn_a_call() {
-    ./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 1024 --no-tie --train-tokenizer "$work/text" --vocab 600 \
+    ./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 4096 --no-tie --train-tokenizer "$work/text" --vocab 600 \
         "$work/caller" && cp tests/data/chat_templates/Qwen-Qwen2.5-7B-Instruct.jinja "$work/caller/chat_template.jinja" &&
         echo "{\"messages\":[$asked,{\"role\":\"assistant\",\"content\":\"I look.\",\"tool_calls\":[$call]}],\"tools\":$tools}" \
             >"$work/call.jsonl" &&
@@ -232,7 +232,7 @@ tools_need_a_template() {
 }
 
 # ---- clients ----
-# Bodies that released clients sent; parts of the answers that they read.
+# clients FILE: bodies that released clients sent; parts of the answers that they read.
 clients() {
     tab=$(printf '\t')
     while IFS="$tab" read -r who path status parts body; do
@@ -242,7 +242,7 @@ clients() {
             has "${parts%%|*}" || { echo "$who: $body"; return 1; }
             case $parts in *'|'*) parts=${parts#*|} ;; *) parts= ;; esac
         done
-    done <tests/data/api/clients.tsv
+    done <"tests/data/api/$1"
 }
 # The prompt's ids stand in the first piece of each choice and beside it, those of the answer in all pieces.
 chat_ids() {
@@ -441,10 +441,13 @@ pass "too many open requests are refused with 429" queue_limit
 stop
 start --max-batch 4 || failed "the server starts again" "$(cat "$work/log")"
 pass "SIGTERM drains: open answers are finished, new ones refused" drain
-if learn_a_call >"$work/body" 2>&1 && start; then
+if learn_a_call >"$work/body" 2>&1 && start --max-len 1024; then
     pass "tool calls are read out of answers, whole and streamed" tool_calls
     pass "calls and their results reach the template" tool_results
-    pass "released clients get what they read" clients
+    pass "released clients get what they read" clients clients.tsv
+    stop
+    start --default-max-tokens 64 || failed "the server starts again" "$(cat "$work/log")"
+    pass "an agent in a terminal gets what it reads" clients terminus.tsv
     stop
 else
     failed "a model learns a tool call" "$(cat "$work/body" "$work/log")"
