@@ -159,6 +159,42 @@ static const struct kg_flag *find_key(struct kg_flag_walk *walk, const char *arg
     return NULL;
 }
 
+static bool takes_keys(const struct kg_command *c)
+{
+    return c->max_args < 0 || (c->usage && strstr(c->usage, "section.key=value"));
+}
+
+/* "section.key=..." */
+static bool is_key(const char *arg)
+{
+    const size_t n = strspn(arg, "abcdefghijklmnopqrstuvwxyz_.");
+
+    return n > 0 && arg[0] != '.' && arg[n] == '=' && memchr(arg, '.', n);
+}
+
+/* A recipe's key, given to a command that reads none: a flag may have its name. */
+static kg_status refuse_key(const struct kg_command *c, const char *arg,
+                            struct kg_err *err)
+{
+    const size_t end = strcspn(arg, "=");
+    const bool is_model = strncmp(arg, "model.path=", end + 1) == 0;
+    const char *own = is_model ? "model" : arg + strcspn(arg, ".") + 1;
+    struct kg_flag_walk walk = {c->flags, NULL};
+    const char *value;
+    char name[64];
+
+    snprintf(name, sizeof name, "--%.*s", (int)strcspn(own, "="), own);
+    for (char *at = name; *at; at++)
+        *at = *at == '_' ? '-' : *at;
+    const struct kg_flag *f = find_flag(&walk, name, &value);
+
+    return kg_fail(err, KG_EINVAL,
+                   "unexpected argument '%.200s': this command reads no recipe%s%s%s%s%s",
+                   arg, f ? "; did you mean --" : "", f ? f->name : "",
+                   f && takes_value(f) ? " " : "",
+                   f && takes_value(f) ? arg + end + 1 : "", f ? "?" : "");
+}
+
 /* argv[*i], and its value where that is the next: a flag, by its name or its key.
  * *is_other: it is none, and nothing was taken */
 static kg_status parse_one(bool *is_other, struct given *given,
@@ -173,6 +209,8 @@ static kg_status parse_one(bool *is_other, struct given *given,
         return parse_flag(given, c, argc, argv, i, err);
     const struct kg_flag *f = find_key(&walk, argv[*i], &value);
     *is_other = f == NULL;
+    if (!f && !takes_keys(c) && is_key(argv[*i]))
+        return refuse_key(c, argv[*i], err);
     return f ? set_value(given, f, value, err) : KG_OK;
 }
 

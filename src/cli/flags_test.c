@@ -52,7 +52,19 @@ static void a_key_is_a_flag_too(void **state)
     taken("score --model m model.adapter=a");
     taken("merge --model m model.adapter=a out");
     refused("score model.adapter=a", "--adapter: acts only with --model");
-    refused("score --model m model.adapters=a", "unexpected argument 'model.adapters=a'");
+    refused("score --model m model.adapters=a",
+            "unexpected argument 'model.adapters=a': this command reads no recipe");
+    refused("generate --model m rollout.max_tokens=5",
+            "unexpected argument 'rollout.max_tokens=5': this command reads no recipe; "
+            "did you mean --max-tokens 5?");
+    refused("generate model.path=a/b",
+            "unexpected argument 'model.path=a/b': this command reads no recipe; did you "
+            "mean --model a/b?");
+    refused("generate --model m kl.beta=1 hi",
+            "unexpected argument 'kl.beta=1': this command reads no recipe");
+    taken("generate --model m -- kl.beta=1");
+    taken("generate --model m kl.beta");
+    taken("generate --model m x=1");
     refused("score --model m -- model.adapter=a",
             "unexpected argument 'model.adapter=a'");
     refused("eval --base-url u --model m model.adapter=a",
