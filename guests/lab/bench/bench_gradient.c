@@ -51,6 +51,7 @@ static kg_status take_memory(struct gradient *g, struct kg_ranks *r,
         g->parts = kg_mem_calloc(2 * n, sizeof *g->parts, "bench ranks", err);
     if (g->parts)
         return kg_mem_new(&g->seconds, n, sizeof *g->seconds, "bench ranks", err);
+    return err->code;
 }
 
 /* What was launched is done. */
