@@ -122,9 +122,83 @@ kg_status kg_bench_put_share(struct kg_bench_report *r, const struct kg_bench_sh
 kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const char *text,
                             struct kg_err *err) KG_MUST_CHECK;
 
+/* ---- models of a given shape, and a training step without an optimizer ---- */
+
+struct kg_bench_shape {
+    const char *name;
+    int32_t hidden, ffn, layers, heads, kv_heads, vocab;
+    int32_t experts, per_token; /* ffn is the total of per_token experts; 0: none */
+    const char *base_dtype;     /* of frozen weights, as in kg_model_opts */
+};
+extern const struct kg_bench_shape kg_bench_small, kg_bench_narrow, kg_bench_half_b;
+
+/* Whether frozen weights may be in blocks of 4 and 8 bits. */
+static inline bool kg_bench_has_blocks(const struct kg_bench_report *r)
+{
+    return r->ct == KG_BF16 && r->be->coded;
+}
+
+kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
+                         const struct kg_bench_shape *s, bool trainable,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Parameters used in products for one token, counting its own experts; its cost is twice
+ * that. */
+double kg_bench_parameters(const struct kg_model *m);
+/* Data copied to a device and back per token and step, next to the planned amount:
+ * positions, ids and token counts. */
+kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
+                               const struct kg_traffic *t, double tokens, double steps,
+                               const char *planned, struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- the benchmarks ---- */
 /* bench.c */
 kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* bench_model.c */
+kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_decode_parts(struct kg_bench_report *r,
+                                struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_decode_parts_of(struct kg_bench_report *r,
+                                   const struct kg_bench_shape *s, int batch, int tokens,
+                                   struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_prefill_parts(struct kg_bench_report *r,
+                                 struct kg_err *err) KG_MUST_CHECK;
+/* The row of copies to and from a device, in a second run. */
+kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
+                              int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
+/* Decoding of one sequence, measured in bytes of weights read. */
+kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
+                              const char *name, double bar,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* bench_train.c */
+kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* The row of copies to and from a device, in a second step. */
+kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                             int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* The parts of a step, on the CPU.   errors: UNSUPPORTED (a device) */
+kg_status kg_bench_train_parts(struct kg_bench_report *r,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
+                                  const struct kg_bench_shape *s, int n_seqs, int seq_len,
+                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                           int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
+kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
+                                int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_parts.c: the CPU backend with timed operations */
+const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
+/* Starts the measurement: resets all counts. */
+void kg_bench_parts_begin(void);
+/* Adds drawn tokens of all threads, and their steps. */
+void kg_bench_parts_draw(double seconds, double tokens, double vocab, double steps);
+/* Rows of the best of three runs with their ceilings; run: *seconds of one step. */
+kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
+                              kg_bench_work_fn run, void *user,
+                              struct kg_err *err) KG_MUST_CHECK;
 /* bench_products.c */
 enum {
     KG_BENCH_FEW_ROWS = 8, /* up to this many rows, weights come from memory: */
@@ -150,15 +224,7 @@ kg_status kg_bench_products_beside(struct kg_bench_report *r,
                                    const struct kg_bench_rival *rival,
                                    struct kg_err *err) KG_MUST_CHECK;
 /* ---- of guests ---- */
-/* guests/lab; _parts: the parts of a step, on the CPU */
-kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_decode_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_prefill_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_train_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+/* guests/lab */
 kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
@@ -168,8 +234,6 @@ kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err) KG_
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-/* the CPU backend with timed operations */
-const struct kg_backend *kg_bench_timed(const struct kg_backend *be) KG_GUEST;
 /* guests/retriever */
 kg_status kg_bench_encode(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_search(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;

@@ -4,7 +4,7 @@
  * them and bare answers; right, wrong, and one that cannot be decided. Surds, identities
  * and intervals, which cost most, are more of them than is usual.
  */
-#include "lab/bench/lab_bench.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 #include "math/math.h"

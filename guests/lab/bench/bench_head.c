@@ -3,7 +3,7 @@
  * largest ids. Useful work is three products of rows x vocabulary x width. The backward
  * computes the logits again instead of keeping them, one product more; so by design its
  * share of the ceiling is below three quarters. */
-#include "lab/bench/lab_bench.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -6,7 +6,7 @@
  *
  * If each thread computes a share of its own (decoding many rows), operations of all
  * threads are counted, each second as a thread's share of one. */
-#include "lab/bench/lab_bench.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 

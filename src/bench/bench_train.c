@@ -3,7 +3,7 @@
  *
  * Useful work alone is counted: of experts those that a token has.
  */
-#include "lab/bench/lab_bench.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 #include "base/rng.h"

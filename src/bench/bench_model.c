@@ -5,7 +5,7 @@
  * machines that is the usual case, and a program whose threads wait for each other loses
  * much more than its share.
  */
-#include "lab/bench/lab_bench.h"
+#include "bench/measure.h"
 
 #include "base/mem.h"
 #include "rollout/rollout.h"
