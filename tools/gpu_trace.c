@@ -96,7 +96,7 @@ static void give(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* A newer library's records begin as those of this header. */
+/* A newer library's records begin as older ones; these types are in headers of 12 and 13. */
 static void take(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size,
                  size_t valid)
 {
@@ -110,7 +110,7 @@ static void take(CUcontext context, uint32_t stream, uint8_t *buffer, size_t siz
 
             add(k->name, k->start, k->end);
         } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
-            const CUpti_ActivityMemcpy6 *c = (const void *)record;
+            const CUpti_ActivityMemcpy5 *c = (const void *)record;
 
             add(c->copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOD   ? "copy up"
                 : c->copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH ? "copy down"

@@ -43,7 +43,7 @@ const struct kg_flag kg_bench_flags[] = {
     {"products", 0, KG_IF(ALONE "&--device", kg_load.products), "BY",
      "cublas, own or exact (default: by the GPU)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_IF(ALONE "&--device", kg_load.libraries), "DIR",
-     "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},
+     "folder of cuBLASLt (default: searched)", 0, 0, NULL},
     {"unpinned", 0, KG_IF(ALONE "&--device", kg_load.unpinned), NULL,
      "products by the library's fastest plan for each shape, with any bits: the cost of "
      "exactness",

@@ -53,7 +53,7 @@ const struct kg_flag kg_device_flags[] = {
      "bf16 products on a GPU: cublas, own, or exact (default: by the GPU)", 0, 0,
      "cublas|own|exact"},
     {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
-     "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},
+     "folder of cuBLASLt (default: searched)", 0, 0, NULL},
     {0},
 };
 

@@ -70,7 +70,7 @@ static const struct kg_opt_row first_rows[] = {
      "(docs/gpu.md)",
      false, BF16_ON_GPU},
     {KEY(device.libraries), "", 0, 0, NULL,
-     "folder of libcublasLt.so.13; empty: searched (docs/gpu.md)",
+     "folder of cuBLASLt; empty: searched (docs/gpu.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, BF16_ON_GPU "&device.products=auto,cublas"},
     {KEY(device.may_change), "false", 0, 0, NULL,
      "allow --resume on another kind of device, driver or library: bits differ from "

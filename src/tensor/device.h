@@ -51,8 +51,8 @@ kg_status kg_device_number(int *device, const char *name,
  * EFORMAT, ECONFLICT (the library), EDEVICE (driver, no device) */
 kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends "PATH (sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME ..", or
- * "none: REASON". Uses no device.   errors: ENOMEM */
+/* Appends "PATH (CUDA 13.0, sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME",
+ * .., or "none: REASON". Uses no device.   errors: ENOMEM */
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens a device by the library in the first of n folders that has it.

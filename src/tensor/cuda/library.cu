@@ -376,11 +376,14 @@ static kg_status open(const struct kg_backend **be, const struct kg_cuda_host *h
     return kg_cuda_use(opts, err);
 }
 
+#define CUDA_RELEASE                                                                     \
+    "CUDA " KG_BLAS_TEXT(__CUDACC_VER_MAJOR__) "." KG_BLAS_TEXT(__CUDACC_VER_MINOR__)
+
 extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
     .interface = KG_CUDA_INTERFACE,
     .table_bytes = sizeof(struct kg_backend),
     .version = KG_VERSION,
-    .architectures = KG_CUDA_ARCHITECTURES,
+    .architectures = CUDA_RELEASE ", " KG_CUDA_ARCHITECTURES,
     .devices = devices,
     .open = open,
     .list = list,

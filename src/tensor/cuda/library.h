@@ -49,7 +49,7 @@ struct kg_cuda_about {
     int32_t interface;
     uint32_t table_bytes;      /* size of struct kg_backend, which detects added slots */
     const char *version;       /* version of kedge it was built with */
-    const char *architectures; /* "sm_80 sm_90a compute_80" */
+    const char *architectures; /* "CUDA 13.0, sm_80 sm_90a compute_80" */
     /* text <- driver, devices and place of cuBLASLt, in one line; queries the driver only
      * errors: EDEVICE (no driver, too old a driver, no device) */
     kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
