@@ -101,6 +101,14 @@ static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
 /* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
+/* Columns [first, first+n) of m, which lies in rows. */
+static inline struct kg_mat kg_mat_cols(struct kg_mat m, int64_t first, int64_t n)
+{
+    if (m.data)
+        m.data = (char *)m.data + (size_t)first * kg_dtype_traits(m.dtype)->bytes;
+    m.cols = n;
+    return m;
+}
 /* dst <- n elements of m in m's dtype from element `first`, in row-major order for any
  * layout. For files and tests: one element at a time. */
 void kg_mat_read(void *dst, struct kg_mat m, int64_t first, int64_t n);
@@ -719,9 +727,15 @@ kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
                           struct kg_mat dx, struct kg_ivec tokens,
                           struct kg_err *err) KG_MUST_CHECK;
 
+/* Rows of a norm: see kg_op_rmsnorm. */
+static inline int64_t kg_norm_rows(struct kg_mat x, struct kg_vec w)
+{
+    return w.n > 0 ? x.rows * (x.cols / w.n) : 0;
+}
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
  * y (N,D) fp32 or ct out, may be x itself; inv (N) out, may be empty; x (N,D) fp32; w (D)
- * fp32 */
+ * fp32. Heads are normed one by one: with P D columns a row of any of these matrices is P
+ * such rows, and inv has (N P); so, too, the gradient */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, struct kg_vec w, float eps,
                         struct kg_err *err) KG_MUST_CHECK;

@@ -427,8 +427,8 @@ kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_
     const char *op = "rmsnorm";
     KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
     KG_TRY(check(op, "y", y, x.rows, x.cols, CT, err));
-    KG_TRY(check_vec(op, "w", w, x.cols, err));
-    KG_TRY(check_vec_if(op, "inv", inv, x.rows, err));
+    KG_TRY(check_vec(op, "w", w, norm_width(x, w), err));
+    KG_TRY(check_vec_if(op, "inv", inv, kg_norm_rows(x, w), err));
     return be->rmsnorm ? be->rmsnorm(y, inv, x, w, eps, err) : missing(be, op, err);
 }
 
@@ -441,9 +441,9 @@ kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
     KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
     KG_TRY(check(op, "dy", dy, x.rows, x.cols, F32, err));
     KG_TRY(check(op, "dx", dx, x.rows, x.cols, F32, err));
-    KG_TRY(check_vec(op, "w", w, x.cols, err));
-    KG_TRY(check_vec(op, "inv", inv, x.rows, err));
-    KG_TRY(check_vec_if(op, "dw", dw, x.cols, err));
+    KG_TRY(check_vec(op, "w", w, norm_width(x, w), err));
+    KG_TRY(check_vec(op, "inv", inv, kg_norm_rows(x, w), err));
+    KG_TRY(check_vec_if(op, "dw", dw, w.n, err));
     return be->rmsnorm_bwd ? be->rmsnorm_bwd(dx, accumulate, dw, dy, x, w, inv, err)
                            : missing(be, op, err);
 }

@@ -83,6 +83,12 @@ static inline kg_status check_vec(const char *op, const char *name, struct kg_ve
     return check_length(op, name, v.data, v.n, n, err);
 }
 
+/* The length of a norm's weight: its own, where rows of x are whole numbers of that. */
+static inline int64_t norm_width(struct kg_mat x, struct kg_vec w)
+{
+    return w.n > 0 && x.cols % w.n == 0 ? w.n : x.cols;
+}
+
 /* The same, or empty. */
 static inline kg_status check_vec_if(const char *op, const char *name, struct kg_vec v,
                                      int64_t n, struct kg_err *err)

@@ -154,6 +154,49 @@ static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
     }
 }
 
+/* Of x apart, as the columns of a product may be. */
+static void heads_are_normed_as_rows_are(void **state)
+{
+    static const struct shape heads = {74, 60, 21}, each = {222, 20, 0};
+    const struct kg_mat x = random_apart(KG_F32, &heads), row = apart(KG_F32, &each);
+    const struct kg_mat dy = random_apart(KG_F32, &each);
+    const struct kg_mat as_heads = kg_mat(dy.data, KG_F32, heads.rows, heads.cols);
+    const struct kg_vec w = kg_vec(dy.data, each.cols);
+    struct kg_mat y[2], dx[2];
+    struct kg_vec inv[2], dw[2];
+
+    (void)state;
+    for (int64_t n = 0; n < heads.rows; n++)
+        memcpy((float *)row.data + n * heads.cols, (float *)x.data + n * x.stride,
+               (size_t)heads.cols * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        const struct kg_backend *be = i ? backend() : of_the_host();
+        const struct shape *s = i ? &heads : &each;
+
+        y[i] = apart(KG_F32, &each), y[i].rows = s->rows,
+        y[i].cols = y[i].stride = s->cols;
+        dx[i] = y[i], dx[i].data = buffer_with(y[i].data, each.rows, 20 * sizeof(float));
+        inv[i] = kg_vec(buffer_of(each.rows, sizeof(float)), each.rows);
+        dw[i] = copy_of(w);
+        must(kg_op_rmsnorm(be, y[i], inv[i], i ? x : row, w, 1e-6f, &err));
+        must(kg_op_rmsnorm_bwd(be, dx[i], true, dw[i], i ? as_heads : dy, i ? x : row, w,
+                               inv[i], &err));
+    }
+    same("the norm", &heads, y[0].data, y[1].data, 222 * 20 * sizeof(float));
+    same("the gradient", &heads, dx[0].data, dx[1].data, 222 * 20 * sizeof(float));
+    same("a factor", &heads, inv[0].data, inv[1].data, 222 * sizeof(float));
+    same("the weight's", &heads, dw[0].data, dw[1].data, 20 * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        buffer_free(y[i].data);
+        buffer_free(dx[i].data);
+        buffer_free(inv[i].data);
+        buffer_free(dw[i].data);
+    }
+    buffer_free(x.data);
+    buffer_free(row.data);
+    buffer_free(dy.data);
+}
+
 /* ---- gates and casts ---- */
 enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
 enum { LAID_OUT = 8 };
@@ -273,6 +316,7 @@ static void a_row_longer_than_a_launch_is_cast(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_are_normed_as_rows_are),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
@@ -280,6 +324,7 @@ int main(void)
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(rows_of_any_width_have_the_bits_of_the_cpu),
         cmocka_unit_test(a_sum_over_many_rows_has_the_bits_of_the_cpu),
+        cmocka_unit_test(heads_are_normed_as_rows_are),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),

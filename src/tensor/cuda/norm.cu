@@ -20,23 +20,45 @@ enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16 };
  * columns of a group, the first its sum, so that two groups of a warp use other banks */
 enum { WIDE = KG_ROW_THREADS, NARROW = KG_CUDA_LANES, HELD = 8192, APART = 16 };
 
+/* Where a row of a norm begins: each head of a matrix's row is one. */
+struct place {
+    int64_t n, d;
+};
+static __device__ inline struct place place_of(int64_t row, int64_t cols, int64_t width)
+{
+    const uint32_t r = (uint32_t)row, heads = (uint32_t)(cols / width);
+
+    if (cols == width)
+        return {row, 0};
+    return {r / heads, r % heads * width};
+}
+
 /* A thread's part in its group. Groups beyond the last row only take part in barriers and
  * exchanges. */
 struct group {
     int64_t row;
+    struct place at;
     int thread; /* in the group */
     int held;   /* columns at a time */
     bool there;
     float *x, *by, *sum; /* shared: held columns of x, of w or w dy; their sum */
 };
 template <int T>
-static __device__ inline struct group group_of(float *room, int64_t rows, int held)
+static __device__ inline struct group group_of(float *room, const struct kg_mat &m,
+                                               int64_t width, int64_t rows, int held)
 {
     const int of = (int)threadIdx.x / T, thread = (int)threadIdx.x % T;
     const int64_t row = (int64_t)blockIdx.x * (KG_ROW_THREADS / T) + of;
     float *const x = room + of * (2 * held + APART);
 
-    return {row, thread, held, row < rows, x, x + held, x + 2 * held};
+    return {
+        row,         place_of(row, m.cols, width), thread, held, row < rows, x, x + held,
+        x + 2 * held};
+}
+/* The row of a matrix of fp32. */
+static __device__ inline float *row_of(const struct kg_mat &m, struct place at)
+{
+    return kg_cuda_f32(m, at.n) + at.d;
 }
 
 /* The operands of a row; dy: only of a gradient */
@@ -119,7 +141,7 @@ static __device__ inline int hold_again(const struct group &g, const struct oper
                                                                                          \
         KG_LAUNCH_ASKING(groups *(2 * held + APART) * (int)sizeof(float), kernel<T>,     \
                          kg_grid(kg_cuda_pieces(rows, groups), 1), KG_ROW_THREADS,       \
-                         __VA_ARGS__, held);                                             \
+                         __VA_ARGS__, rows, held);                                       \
     } while (0)
 
 /* Their launch bounds leave registers for all loads of `hold`. */
@@ -127,19 +149,19 @@ static __device__ inline int hold_again(const struct group &g, const struct oper
 template <int T>
 static __global__ void __launch_bounds__(KG_ROW_THREADS, 10)
     rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x, struct kg_vec w,
-            float eps, int held)
+            float eps, int64_t rows, int held)
 {
     KG_SHARED_ASKED(float, room);
-    const struct group g = group_of<T>(room, x.rows, held);
-    const struct operands o = {kg_cuda_f32(x, g.row), w.data, NULL, x.cols, false};
-    const float scale = 1.0f / sqrtf(sum_row<T>(g, o) / (float)x.cols + eps);
+    const struct group g = group_of<T>(room, x, w.n, rows, held);
+    const struct operands o = {row_of(x, g.at), w.data, NULL, w.n, false};
+    const float scale = 1.0f / sqrtf(sum_row<T>(g, o) / (float)w.n + eps);
 
-    for (int64_t from = 0; from < x.cols; from += held) {
+    for (int64_t from = 0; from < w.n; from += held) {
         const int n = hold_again<T>(g, o, from);
 
 #pragma unroll 4
         for (int d = g.thread; d < n; d += T)
-            kg_cuda_store(y, g.row, from + d, g.by[d] * (g.x[d] * scale));
+            kg_cuda_store(y, g.at.n, g.at.d + from + d, g.by[d] * (g.x[d] * scale));
     }
     if (inv.data && g.there && g.thread == 0)
         inv.data[g.row] = scale;
@@ -148,10 +170,12 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS, 10)
 kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                           struct kg_vec w, float eps, struct kg_err *err)
 {
-    if (x.rows > 0 && x.cols <= AT_ONCE * NARROW)
-        LAUNCH_ROWS(rmsnorm, NARROW, x.rows, x.cols, y, inv, x, w, eps);
-    else if (x.rows > 0)
-        LAUNCH_ROWS(rmsnorm, WIDE, x.rows, x.cols, y, inv, x, w, eps);
+    const int64_t all = kg_norm_rows(x, w);
+
+    if (all > 0 && w.n <= AT_ONCE * NARROW)
+        LAUNCH_ROWS(rmsnorm, NARROW, all, w.n, y, inv, x, w, eps);
+    else if (all > 0)
+        LAUNCH_ROWS(rmsnorm, WIDE, all, w.n, y, inv, x, w, eps);
     return kg_dev_done("rmsnorm", err);
 }
 
@@ -159,12 +183,12 @@ kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
 /* v[i] <- m[n+i,d] of `count` rows, then the last of them again; loads are under way at
  * once because the type is asked once */
 static __device__ inline void take_rows(float v[ROWS_AT_ONCE], struct kg_mat m, int64_t n,
-                                        int count, int64_t d)
+                                        int count, int64_t d, int64_t width)
 {
     if (m.dtype == KG_F32) {
 #pragma unroll
         for (int i = 0; i < ROWS_AT_ONCE; i++)
-            v[i] = kg_cuda_f32(m, n + (i < count ? i : count - 1))[d];
+            v[i] = row_of(m, place_of(n + (i < count ? i : count - 1), m.cols, width))[d];
     } else {
 #pragma unroll
         for (int i = 0; i < ROWS_AT_ONCE; i++)
@@ -175,13 +199,13 @@ static __device__ inline void take_rows(float v[ROWS_AT_ONCE], struct kg_mat m, 
 /* sum + the products of `count` rows from n on, in order */
 static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_mat x,
                                         struct kg_vec inv, int64_t n, int count,
-                                        int64_t d)
+                                        int64_t d, int64_t width)
 {
     float v[ROWS_AT_ONCE], f[ROWS_AT_ONCE], r[ROWS_AT_ONCE];
 
-    take_rows(v, g, n, count, d);
+    take_rows(v, g, n, count, d, width);
     if (inv.data) {
-        take_rows(f, x, n, count, d);
+        take_rows(f, x, n, count, d, width);
         take<1>(r, inv.data + n, count);
     }
 #pragma unroll
@@ -193,36 +217,36 @@ static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_ma
 
 /* One chunk of column d of g, or of g x inv. */
 static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_vec inv,
-                                  int64_t first, int64_t d)
+                                  int64_t first, int64_t end, int64_t d, int64_t width)
 {
-    const int64_t end = kg_cuda_min(first + CHUNK_ROWS, g.rows);
     float sum = 0.0f;
     int64_t n = first;
 
 #pragma unroll 1
     for (; n + ROWS_AT_ONCE <= end; n += ROWS_AT_ONCE)
-        sum = add_rows(sum, g, x, inv, n, ROWS_AT_ONCE, d);
-    return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d) : sum;
+        sum = add_rows(sum, g, x, inv, n, ROWS_AT_ONCE, d, width);
+    return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d, width) : sum;
 }
 
-/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1). A thread has a column of one of
+/* out[d] += sum of rows g[d] (inv ? x[d] inv : 1). A thread has a column of one of
  * `chunks` at once; the first ones add what the block has of their column, in order. */
 static __global__ void __launch_bounds__(STRIP *CHUNKS)
     sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv,
-             int chunks)
+             int64_t all, int chunks)
 {
     KG_SHARED(float, part, [CHUNKS][STRIP]);
     const int column = (int)threadIdx.x % STRIP, chunk = (int)threadIdx.x / STRIP;
     const int64_t d = (int64_t)blockIdx.x * STRIP + column;
-    const bool there = d < g.cols, adds = there && chunk == 0;
+    const bool there = d < out.n, adds = there && chunk == 0;
     float total = adds ? out.data[d] : 0.0f;
 
-    for (int64_t first = 0; first < g.rows; first += chunks * CHUNK_ROWS) {
-        const int64_t rows = kg_cuda_min(g.rows - first, chunks * CHUNK_ROWS);
+    for (int64_t first = 0; first < all; first += chunks * CHUNK_ROWS) {
+        const int64_t rows = kg_cuda_min(all - first, chunks * CHUNK_ROWS);
         const int mine = chunk * CHUNK_ROWS;
+        const int64_t end = first + kg_cuda_min(mine + CHUNK_ROWS, rows);
 
         if (there && mine < rows)
-            part[chunk][column] = chunk_sum(g, x, inv, first + mine, d);
+            part[chunk][column] = chunk_sum(g, x, inv, first + mine, end, d, out.n);
         __syncthreads();
 #pragma unroll 8
         for (int c = 0; adds && c * CHUNK_ROWS < rows; c++)
@@ -237,12 +261,13 @@ static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
                        struct kg_vec inv)
 {
     enum { OF_WARP = KG_WARP / STRIP };
-    const int64_t all = kg_cuda_pieces(g.rows, CHUNK_ROWS * OF_WARP) * OF_WARP;
-    const int chunks = (int)kg_cuda_min(all, CHUNKS);
+    const int64_t all = kg_norm_rows(g, out);
+    const int64_t most = kg_cuda_pieces(all, CHUNK_ROWS * OF_WARP) * OF_WARP;
+    const int chunks = (int)kg_cuda_min(most, CHUNKS);
 
-    if (g.rows > 0 && g.cols > 0)
-        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(g.cols, STRIP), 1), STRIP * chunks,
-                  out, g, x, inv, chunks);
+    if (all > 0)
+        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(out.n, STRIP), 1), STRIP * chunks, out,
+                  g, x, inv, all, chunks);
 }
 
 /* ---- backward ---- */
@@ -272,19 +297,18 @@ static __device__ inline void give(const struct group &g, float *dx, bool accumu
 template <int T>
 static __global__ void __launch_bounds__(KG_ROW_THREADS, 9)
     rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy, struct kg_mat x,
-                struct kg_vec w, struct kg_vec inv, int held)
+                struct kg_vec w, struct kg_vec inv, int64_t rows, int held)
 {
     KG_SHARED_ASKED(float, room);
-    const struct group g = group_of<T>(room, x.rows, held);
-    const struct operands o = {kg_cuda_f32(x, g.row), w.data, kg_cuda_f32(dy, g.row),
-                               x.cols, true};
+    const struct group g = group_of<T>(room, x, w.n, rows, held);
+    const struct operands o = {row_of(x, g.at), w.data, row_of(dy, g.at), w.n, true};
     const float r = g.there ? inv.data[g.row] : 0.0f;
-    const float c = r * r * sum_row<T>(g, o) / (float)x.cols;
+    const float c = r * r * sum_row<T>(g, o) / (float)w.n;
 
-    for (int64_t from = 0; from < x.cols; from += held) {
+    for (int64_t from = 0; from < w.n; from += held) {
         const int n = hold_again<T>(g, o, from);
 
-        give<T>(g, kg_cuda_f32(dx, g.row) + from, accumulate, r, c, n);
+        give<T>(g, row_of(dx, g.at) + from, accumulate, r, c, n);
     }
 }
 
@@ -292,12 +316,14 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
                               struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                               struct kg_vec inv, struct kg_err *err)
 {
+    const int64_t all = kg_norm_rows(x, w);
+
     if (dw.data)
         launch_sum(dw, dy, x, inv); /* first: dx may be dy */
-    if (x.rows > 0 && x.cols <= AT_ONCE * NARROW)
-        LAUNCH_ROWS(rmsnorm_bwd, NARROW, x.rows, x.cols, dx, accumulate, dy, x, w, inv);
-    else if (x.rows > 0)
-        LAUNCH_ROWS(rmsnorm_bwd, WIDE, x.rows, x.cols, dx, accumulate, dy, x, w, inv);
+    if (all > 0 && w.n <= AT_ONCE * NARROW)
+        LAUNCH_ROWS(rmsnorm_bwd, NARROW, all, w.n, dx, accumulate, dy, x, w, inv);
+    else if (all > 0)
+        LAUNCH_ROWS(rmsnorm_bwd, WIDE, all, w.n, dx, accumulate, dy, x, w, inv);
     return kg_dev_done("rmsnorm_bwd", err);
 }
 
