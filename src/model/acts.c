@@ -21,6 +21,7 @@ struct sizes {
     int64_t places;          /* r, where there are some beside experts; else 0 */
     int64_t r, e, k, fe, fs; /* of experts; 0: there are none */
     bool dense;              /* a layer without them, at least */
+    bool joins;              /* kg_joins */
     const struct kg_model_config *c;
     enum kg_dtype ct;
     uint32_t features;
@@ -36,6 +37,7 @@ static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
     return (struct sizes){
         .c = c,
         .dense = dense,
+        .joins = kg_joins(m),
         .r = max_tokens * x->k,
         .e = x->n,
         .k = x->k,
@@ -70,6 +72,15 @@ static struct kg_mat take_mat(struct bump *b, enum kg_dtype dtype, int64_t rows,
     return kg_mat(take(b, bytes), dtype, rows, cols);
 }
 
+/* Beside each other: columns of one matrix. */
+static void take_pair(struct kg_mat *left, struct kg_mat *right, struct bump *b,
+                      enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    const struct kg_mat both = take_mat(b, dtype, rows, 2 * cols);
+    *left = kg_mat_cols(both, 0, cols);
+    *right = kg_mat_cols(both, cols, cols);
+}
+
 static struct kg_vec take_floats(struct bump *b, int64_t n)
 {
     return kg_vec(take(b, (uint64_t)n * sizeof(float)), n);
@@ -94,8 +105,7 @@ static void place_experts(struct kg_expert_acts *x, struct bump *b, const struct
     x->up = take_mat(b, s->ct, s->r, s->fe);
     if (s->fs == 0)
         return;
-    x->sgate = take_mat(b, s->ct, s->n, s->fs);
-    x->sup = take_mat(b, s->ct, s->n, s->fs);
+    take_pair(&x->sgate, &x->sup, b, s->ct, s->n, s->fs);
     x->share = take_mat(b, KG_F32, s->n, 1);
 }
 
@@ -117,18 +127,26 @@ static void place_scratch(struct kg_expert_scratch *x, struct bump *b,
     x->sone = take_mat(b, s->ct, s->n, 1);
 }
 
+static void place_raw(struct kg_layer_acts *l, struct bump *b, const struct sizes *s)
+{
+    const int64_t of_v = s->joins ? s->kd : 0;
+    const struct kg_mat raw = take_mat(b, KG_F32, s->n, s->q + s->kd + of_v);
+    l->q_raw = kg_mat_cols(raw, 0, s->q);
+    l->k_raw = kg_mat_cols(raw, s->q, s->kd);
+    if (s->joins)
+        l->v_raw = kg_mat_cols(raw, s->q + s->kd, s->kd);
+    l->inv_q = take_floats(b, s->n * s->h);
+    l->inv_k = take_floats(b, s->n * s->hk);
+}
+
 /* features: of the layer, or of all layers that share its buffers */
 static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct sizes *s,
                         uint32_t features)
 {
     l->inv1 = take_floats(b, s->n);
     l->h1 = take_mat(b, s->ct, s->n, s->d);
-    if (s->features & (KG_HEAD_NORM | KG_WIDE_NORM)) {
-        l->q_raw = take_mat(b, KG_F32, s->n, s->q);
-        l->k_raw = take_mat(b, KG_F32, s->n, s->kd);
-        l->inv_q = take_floats(b, s->n * s->h);
-        l->inv_k = take_floats(b, s->n * s->hk);
-    }
+    if (s->features & (KG_HEAD_NORM | KG_WIDE_NORM))
+        place_raw(l, b, s);
     l->q = take_mat(b, s->ct, s->n, s->q);
     l->k = take_mat(b, s->ct, s->n, s->kd);
     l->v = take_mat(b, s->ct, s->n, s->kd);
@@ -137,10 +155,8 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
     l->x_mid = take_mat(b, KG_F32, s->n, s->d);
     l->inv2 = take_floats(b, s->n);
     l->h2 = take_mat(b, s->ct, s->n, s->d);
-    if (features & KG_DENSE) {
-        l->gate = take_mat(b, s->ct, s->n, s->f);
-        l->up = take_mat(b, s->ct, s->n, s->f);
-    }
+    if (features & KG_DENSE)
+        take_pair(&l->gate, &l->up, b, s->ct, s->n, s->f);
     if (features & KG_EXPERTS)
         place_experts(&l->experts, b, s);
     if (s->features & (KG_POST_NORM | KG_BOTH_NORMS)) {
@@ -514,9 +530,9 @@ struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
     const bool own = p->keep && !p->acts->checkpoint;
     struct kg_layer_acts v = p->acts->layer[own ? l : 0];
-    struct kg_mat *const mats[] = {&v.h1, &v.q_raw, &v.k_raw, &v.q,  &v.k,
-                                   &v.v,  &v.o,     &v.x_mid, &v.h2, &v.gate,
-                                   &v.up, &v.out1,  &v.out2};
+    struct kg_mat *const mats[] = {&v.h1,   &v.q_raw, &v.k_raw, &v.v_raw, &v.q,
+                                   &v.k,    &v.v,     &v.o,     &v.x_mid, &v.h2,
+                                   &v.gate, &v.up,    &v.out1,  &v.out2};
     struct kg_vec *const vecs[] = {&v.inv1, &v.inv_q, &v.inv_k, &v.lse,
                                    &v.inv2, &v.inv3,  &v.inv4};
     for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)

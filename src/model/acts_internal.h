@@ -16,7 +16,7 @@ struct kg_expert_acts {
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
     struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert, as the next */
-    struct kg_mat sup;   /* (N,Fs) ct */
+    struct kg_mat sup;   /* (N,Fs) ct, beside sgate */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -36,10 +36,11 @@ struct kg_expert_scratch {
 
 /* Activations of one layer. */
 struct kg_layer_acts {
-    struct kg_vec inv1;  /* (N) of norm1 */
-    struct kg_mat h1;    /* (N,D) ct, normed input */
-    struct kg_mat q_raw; /* (N,Q) fp32, before the head norm; only with QK-norm */
-    struct kg_mat k_raw; /* (N,Kd) fp32 */
+    struct kg_vec inv1; /* (N) of norm1 */
+    struct kg_mat h1;   /* (N,D) ct, normed input */
+    /* (N,Q) and (N,Kd) fp32, beside each other: before the head norm; only with QK-norm.
+     * Then v's sums, where kg_joins */
+    struct kg_mat q_raw, k_raw, v_raw;
     struct kg_vec inv_q; /* (N,H), or (N) for a norm over the whole projection */
     struct kg_vec inv_k; /* (N,Hk) */
     struct kg_mat q;     /* (N,Q) ct, rotated; the backward overwrites it with dq */
@@ -51,7 +52,7 @@ struct kg_layer_acts {
     struct kg_vec inv2;  /* (N) of norm2 */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward overwrites it with dgate */
-    struct kg_mat up;    /* (N,F) ct */
+    struct kg_mat up;    /* (N,F) ct, beside gate */
     struct kg_expert_acts experts; /* replace gate and up in a layer with experts */
     /* with norms after attention and feed-forward: their outputs */
     struct kg_mat out1; /* (N,D) fp32 */
@@ -119,9 +120,9 @@ struct kg_acts {
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch of forward and backward */
     struct kg_mat act; /* (N,F) ct: silu(gate) up; then its gradient */
-    struct kg_mat qf;  /* (N,Q) fp32: q before rounding; then dq */
-    struct kg_mat kf;  /* (N,Kd) fp32 */
-    struct kg_mat vf;  /* (N,Kd) fp32 */
+    struct kg_mat qf;  /* (N,Q) fp32: dq */
+    struct kg_mat kf;  /* (N,Kd) fp32, after it; as vf */
+    struct kg_mat vf;  /* (N,Kd) fp32: before that, q, k and v before rounding */
     struct kg_mat dy;  /* (N,D) ct: gradient of the residual stream, rounded */
     /* (N,D) fp32: gradient of h1 or h2; output of a branch before it is added to x */
     struct kg_mat dh;
@@ -149,6 +150,13 @@ struct kg_acts {
     unsigned char *slab;    /* owned, in the backend's memory; holds every buffer above */
     int64_t kept;           /* N of the last kept forward; 0: none */
 };
+
+/* Whether one product makes q, k and v: where weights lie in rows, those that follow each
+ * other are a matrix. */
+static inline bool kg_joins(const struct kg_model *m)
+{
+    return m->backend->weights == KG_ROWS;
+}
 
 /* One pass through the layers. */
 struct kg_walk {
@@ -231,8 +239,9 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate,
                     struct kg_err *err) KG_MUST_CHECK;
-/* y[j] = x w[j]^T for each of n weights, as one operation where none has an adapter.
- * n: at most KG_PRODUCTS_AT_ONCE */
+/* y[j] = x w[j]^T for each of n weights: in rows without adapters as one operation, and
+ * as one product if the weights follow each other and so do all y, as columns of a
+ * matrix. n: at most KG_PRODUCTS_AT_ONCE */
 kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
                            struct kg_mat x, const struct kg_param *const *w,
                            struct kg_err *err) KG_MUST_CHECK;
@@ -276,11 +285,6 @@ static inline struct kg_mat kg_grad_mat(struct kg_grads grads, const struct kg_p
     return kg_mat(grads.data + (p->offset - grads.first), KG_F32, p->rows, p->cols);
 }
 
-/* (N, heads*hd) as rows of the norm's width: (N*heads, hd), or unchanged. */
-static inline struct kg_mat kg_per_norm(struct kg_mat x, const struct kg_param *norm)
-{
-    return kg_mat(x.data, x.dtype, x.rows * (x.cols / norm->cols), norm->cols);
-}
 /* All elements of a matrix with contiguous rows. */
 static inline struct kg_vec kg_all_of(struct kg_mat x)
 {

@@ -133,10 +133,10 @@ static kg_status unrotate(const struct kg_walk *p, int32_t l,
     KG_TRY(kg_walk_unrotate(p, l, j->wide, err));
     if (!j->norm)
         return KG_OK;
-    const struct kg_mat d = kg_per_norm(j->wide, j->norm);
-    return kg_op_rmsnorm_bwd(p->m->backend, d, false, kg_grad_of(grads, j->norm), d,
-                             kg_per_norm(j->raw, j->norm), kg_param_vector(j->norm),
-                             kg_vec(j->inv.data, d.rows), err);
+    const struct kg_vec w = kg_param_vector(j->norm);
+    return kg_op_rmsnorm_bwd(p->m->backend, j->wide, false, kg_grad_of(grads, j->norm),
+                             j->wide, j->raw, w,
+                             kg_vec(j->inv.data, kg_norm_rows(j->raw, w)), err);
 }
 
 /* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W, where dh is wanted */

@@ -28,8 +28,8 @@ static kg_status share_forward(const struct kg_walk *p, const struct kg_layer_pa
                                const struct kg_layer_acts *a, struct kg_err *err)
 {
     const struct kg_expert_acts *x = &a->experts;
-    KG_TRY(kg_linear(p, x->sgate, a->h2, w->sgate, false, err));
-    KG_TRY(kg_linear(p, x->sup, a->h2, w->sup, false, err));
+    KG_TRY(kg_linear_shared(p, 2, (const struct kg_mat[]){x->sgate, x->sup}, a->h2,
+                            (const struct kg_param *const[]){w->sgate, w->sup}, err));
     KG_TRY(kg_linear(p, x->share, a->h2, w->share, false, err));
     return kg_op_sigmoid(p->m->backend, column(x->share), column(x->share), err);
 }

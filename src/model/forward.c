@@ -44,12 +44,12 @@ static struct kg_mat sums_of(const struct projection *j)
 static kg_status norm_heads(const struct kg_walk *p, const struct projection *j,
                             struct kg_err *err)
 {
-    const struct kg_mat from = kg_per_norm(j->raw, j->norm);
+    const struct kg_vec w = kg_param_vector(j->norm);
 
     if (j->bias)
         KG_TRY(kg_op_bias(p->m->backend, j->raw, kg_param_vector(j->bias), err));
-    return kg_op_rmsnorm(p->m->backend, kg_per_norm(j->wide, j->norm),
-                         kg_vec(j->inv.data, from.rows), from, kg_param_vector(j->norm),
+    return kg_op_rmsnorm(p->m->backend, j->wide,
+                         kg_vec(j->inv.data, kg_norm_rows(j->raw, w)), j->raw, w,
                          p->m->config.norm_eps, err);
 }
 
@@ -97,18 +97,33 @@ static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
     return h;
 }
 
+/* What becomes `out`: columns of one matrix with the other two, or as in widened. */
+static struct kg_mat wide_of(const struct kg_walk *p, struct kg_mat columns,
+                             struct kg_mat out)
+{
+    return kg_joins(p->m) ? columns : widened(p, columns, out);
+}
+
 static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
                                      const struct kg_layer_acts *a, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_mat none = {0};
+    const int64_t n_q = a->q.cols, n_k = a->k.cols;
+    const struct kg_mat room = kg_mat(p->acts->qf.data, KG_F32, p->pack->n,
+                                      n_q + 2 * n_k);
+    const struct kg_mat v = kg_mat_cols(room, n_q + n_k, n_k);
     const struct projection j[3] = {
-        {w->wq, w->bq, w->qnorm, a->q_raw, widened(p, p->acts->qf, a->q), a->q, a->inv_q},
-        {w->wk, w->bk, w->knorm, a->k_raw, widened(p, p->acts->kf, a->k), a->k, a->inv_k},
+        {w->wq, w->bq, w->qnorm, a->q_raw, wide_of(p, kg_mat_cols(room, 0, n_q), a->q),
+         a->q, a->inv_q},
+        {w->wk, w->bk, w->knorm, a->k_raw, wide_of(p, kg_mat_cols(room, n_q, n_k), a->k),
+         a->k, a->inv_k},
         {.w = w->wv,
          .bias = w->bv,
          .out = a->v,
-         .wide = w->bv ? widened(p, p->acts->vf, a->v) : a->v}};
+         .wide = a->v_raw.data             ? a->v_raw
+                 : w->bv || kg_joins(p->m) ? wide_of(p, v, a->v)
+                                           : a->v}};
     const struct kg_turn turn = turn_of(p, l);
     struct kg_heads rest[3];
     int n = 0;

@@ -187,22 +187,68 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
     return settle(p, y, sum, err);
 }
 
+/* *to <- its union with `next`, if weights in rows follow each other in memory, and the
+ * columns of their results do. */
+static bool join(struct kg_product *to, const struct kg_product *next)
+{
+    const struct kg_mat right = kg_mat_cols(to->c, to->c.cols, next->c.cols);
+
+    if (to->b.layout != KG_ROWS || right.data != next->c.data ||
+        right.dtype != next->c.dtype || right.stride != next->c.stride ||
+        kg_mat_rows(to->b, to->b.rows, 0).data != next->b.data)
+        return false;
+    to->b.rows += next->b.rows;
+    to->c.cols += next->c.cols;
+    return true;
+}
+
+/* In rows [first, first+n_rows), by W alone. */
+static kg_status multiply_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
+                                 struct kg_mat x, const struct kg_param *const *w,
+                                 int64_t first, int64_t n_rows, struct kg_err *err)
+{
+    struct kg_product to[KG_PRODUCTS_AT_ONCE];
+    int last = -1;
+
+    assert(n <= KG_PRODUCTS_AT_ONCE);
+    for (int j = 0; j < n; j++) {
+        to[++last] = (struct kg_product){kg_mat_rows(y[j], first, n_rows), w[j]->compute};
+        last -= last > 0 && join(&to[last - 1], &to[last]);
+    }
+    return kg_op_matmul_shared(p->m->backend, to, last + 1, kg_mat_rows(x, first, n_rows),
+                               err);
+}
+
+/* Whether some of n weights have something beside them in a run. */
+static bool any_beside(const struct kg_walk *p, const struct kg_mix_run *run, int n,
+                       const struct kg_param *const *w)
+{
+    for (int j = 0; j < n; j++)
+        if (beside(p, run, w[j]))
+            return true;
+    return false;
+}
+
 kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
                            struct kg_mat x, const struct kg_param *const *w,
                            struct kg_err *err)
 {
-    struct kg_product to[KG_PRODUCTS_AT_ONCE];
+    const int32_t runs = p->pack->n_runs;
     int32_t adapted = 0;
 
-    assert(n <= KG_PRODUCTS_AT_ONCE);
-    for (int j = 0; j < n; j++) {
-        to[j] = (struct kg_product){y[j], w[j]->compute};
-        adapted += runs_beside(p, w[j]);
-    }
+    for (int32_t i = 0; i < runs; i++)
+        adapted += any_beside(p, &p->acts->runs[i], n, w);
     if (adapted == 0)
-        return kg_op_matmul_shared(p->m->backend, to, n, x, err);
-    for (int j = 0; j < n; j++)
+        return multiply_shared(p, n, y, x, w, 0, x.rows, err);
+    for (int j = 0; j < n && adapted == runs; j++)
         KG_TRY(kg_linear(p, y[j], x, w[j], false, err));
+    for (int32_t i = 0; i < runs && adapted < runs; i++) {
+        const struct kg_mix_run *run = &p->acts->runs[i];
+        if (!any_beside(p, run, n, w))
+            KG_TRY(multiply_shared(p, n, y, x, w, run->first, run->n, err));
+        for (int j = 0; j < n && any_beside(p, run, n, w); j++)
+            KG_TRY(linear_run(p, run, y[j], x, w[j], false, err));
+    }
     return KG_OK;
 }
 
@@ -288,4 +334,46 @@ kg_status kg_linear_back(const struct kg_walk *p, const struct kg_route *r,
                          bool accumulate, struct kg_err *err)
 {
     return back_alone(p, r ? of_each(w, r) : one(w), dx, dy, accumulate, err);
+}
+
+/* ---- workspace ---- */
+static uint64_t product_bytes(const struct kg_model *m, const struct kg_param *p)
+{
+    int64_t rows = p->rows;
+    if (!p->is_product || (p == m->embed && p != m->head))
+        return 0;
+    if (p == m->head) {
+        int64_t strip = KG_HEAD_STRIP_TILES * kg_head_tile_width(rows);
+        rows = rows < strip ? rows : strip;
+    }
+    return kg_product_room(rows, p->cols);
+}
+
+/* Of products with two or three weights. Those of gate and up are bf16: as wide as one
+ * in fp32, so that only the weight takes more. */
+static uint64_t joined_bytes(const struct kg_model *m, const struct kg_layer_params *w)
+{
+    const struct kg_param *g = w->wgate ? w->wgate : w->sgate;
+    uint64_t qkv, gates = 0;
+    if (!kg_joins(m) || m->ct != KG_BF16)
+        return 0;
+    qkv = kg_product_room(w->wq->rows + w->wk->rows + w->wv->rows, w->wq->cols);
+    if (g)
+        gates = kg_product_room(g->rows, g->cols) +
+                sizeof(uint16_t) * (uint64_t)(g->rows * g->cols);
+    return qkv > gates ? qkv : gates;
+}
+
+uint64_t kg_model_product_bytes(const struct kg_model *m)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; m->ct == KG_BF16 && i < m->n_params; i++) {
+        uint64_t bytes = product_bytes(m, &m->params[i]);
+        most = bytes > most ? bytes : most;
+    }
+    for (int32_t l = 0; l < m->config.layers; l++) {
+        uint64_t bytes = joined_bytes(m, &m->layers[l]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }

@@ -418,28 +418,6 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
     return b;
 }
 
-static uint64_t product_bytes(const struct kg_model *m, const struct kg_param *p)
-{
-    int64_t rows = p->rows;
-    if (!p->is_product || (p == m->embed && p != m->head))
-        return 0;
-    if (p == m->head) {
-        int64_t strip = KG_HEAD_STRIP_TILES * kg_head_tile_width(rows);
-        rows = rows < strip ? rows : strip;
-    }
-    return kg_product_room(rows, p->cols);
-}
-
-uint64_t kg_model_product_bytes(const struct kg_model *m)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; m->ct == KG_BF16 && i < m->n_params; i++) {
-        uint64_t bytes = product_bytes(m, &m->params[i]);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
 /* errors: ENOMEM, naming whose memory it is */
 static void *take(const struct kg_model *m, const struct kg_backend *be, uint64_t bytes,
                   const char *what, struct kg_err *err)
