@@ -36,14 +36,18 @@ static void move(struct kg_model *m, uint32_t salt)
     free(w);
 }
 
-/* Of different ranks, on different targets; one of them is above all others'. */
-static void open_mix(struct mix *x, enum kg_dtype ct)
+/* Of different ranks, on different targets; one of them is above all others'. be: NULL for
+ * the default */
+static void open_mix(struct mix *x, enum kg_dtype ct, const struct kg_backend *be)
 {
+    const struct kg_model_config c = config(TEST_V);
+    const struct kg_model_opts own = {.backend = be, .ct = ct, .trainable = true};
+
     struct kg_lora lora[ADAPTERS] = {{.rank = 4, .alpha = 8}, {.rank = 7, .alpha = 3}};
     NEED(kg_lora_add_target(&lora[1], "q_proj", "targets", err));
     NEED(kg_lora_add_target(&lora[1], "down_proj", "targets", err));
     NEED(kg_lora_add_rule(&lora[1], KG_LORA_RANK, "down_proj", 9, "rules", err));
-    x->base = make_model(ct, TEST_V);
+    NEED(kg_model_create(&x->base, &c, &own, 11, err));
     for (int i = 0; i < ADAPTERS; i++) {
         const struct kg_model_opts opts = {.ct = ct, .lora = &lora[i]};
         NEED(kg_model_share(&x->others[i], x->base, &opts, err));
@@ -128,26 +132,56 @@ static void assert_adapters_matter(const struct mix *x)
     release(t, MODELS);
 }
 
-static void mixed_answers_are_those_of_each_alone(void **state)
+static void check(enum kg_dtype ct, const struct kg_backend *be)
 {
     static const int32_t batches[] = {1, 5, 16};
+    struct kg_traj alone[N_REQ * SAMPLES];
+    struct mix x;
+    open_mix(&x, ct, be);
+    assert_adapters_matter(&x);
+    run_alone(alone, &x);
+    NEED(kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS, err));
+    for (int i = 0; i < 3; i++)
+        check_mixed(&x, alone, batches[i]);
+    kg_threads_set(1);
+    check_mixed(&x, alone, batches[1]);
+    kg_threads_set(0);
+    release(alone, N_REQ * SAMPLES);
+    close_mix(&x);
+}
+
+static void mixed_answers_are_those_of_each_alone(void **state)
+{
     (void)state;
-    for (int ct = 0; ct < 2; ct++) {
-        struct kg_traj alone[N_REQ * SAMPLES];
-        struct mix x;
-        open_mix(&x, ct ? KG_BF16 : KG_F32);
-        assert_adapters_matter(&x);
-        run_alone(alone, &x);
-        NEED(kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS,
-                          err));
-        for (int i = 0; i < 3; i++)
-            check_mixed(&x, alone, batches[i]);
-        kg_threads_set(1);
-        check_mixed(&x, alone, batches[1]);
-        kg_threads_set(0);
-        release(alone, N_REQ * SAMPLES);
-        close_mix(&x);
-    }
+    check(KG_F32, NULL);
+    check(KG_BF16, NULL);
+}
+
+/* A library that adds in another order for another width of a weight. */
+static struct kg_backend by_width;
+static kg_status multiply(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)
+{
+    const struct kg_backend *cpu;
+    KG_TRY(kg_backend_open_cpu(&cpu, e));
+    KG_TRY(cpu->matmul(c, a, b, kind, accumulate, e));
+    for (int64_t i = 0; i < c.rows && c.dtype == KG_F32; i++)
+        for (int64_t j = 0; j < c.cols; j++)
+            ((float *)c.data)[i * c.stride + j] *= 1 + (float)(c.cols % 13) / 1024;
+    return KG_OK;
+}
+
+static void weights_are_one_in_the_same_rows_always(void **state)
+{
+    const struct kg_backend *cpu;
+    (void)state;
+    NEED(kg_backend_open_cpu(&cpu, err));
+    by_width = *cpu;
+    by_width.weights = KG_ROWS;
+    by_width.matmul = multiply;
+    by_width.matmul_shared = NULL;
+    by_width.matmul_two = NULL;
+    check(KG_F32, &by_width);
 }
 
 static void an_adapter_that_is_not_there_is_refused(void **state)
@@ -159,7 +193,7 @@ static void an_adapter_that_is_not_there_is_refused(void **state)
     struct kg_rollout *r;
     struct mix x;
     (void)state;
-    open_mix(&x, KG_F32);
+    open_mix(&x, KG_F32, NULL);
     NEED(kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS, err));
     NEED(kg_rollout_create(&r, x.base, NULL, &o, err));
     NEED(kg_rollout_begin(r, &session, err));
@@ -184,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_answers_are_those_of_each_alone),
+        cmocka_unit_test(weights_are_one_in_the_same_rows_always),
         cmocka_unit_test(an_adapter_that_is_not_there_is_refused),
     };
     return RUN_SHOWN(tests, setup, NULL);
