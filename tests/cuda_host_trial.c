@@ -178,7 +178,7 @@ static void full(void)
 }
 
 struct step {
-    char *to, *from, *products;
+    char *to, *from;
     int calls;
     bool looks; /* where it is recorded, which no record can have */
 };
@@ -188,10 +188,6 @@ static kg_status step(void *arg, struct kg_err *e)
     struct step *s = arg;
     char x[N];
 
-    const struct kg_mat m = kg_mat(s->products, KG_F32, 2, 2);
-    const struct kg_product products[] = {{m, m}, {m, m}, {m, m}};
-
-    KG_TRY(be->matmul_shared(products, 1 + s->calls % 3, m, e));
     if (++s->calls == 2 && s->looks)
         KG_TRY(be->get(x, s->from, N, e));
     KG_TRY(be->zero(s->to, N, e));
@@ -217,7 +213,6 @@ static void record(void)
     EXPECT(open_device(KG_FAKE_GOOD) == KG_OK);
     s.to = zeros();
     s.from = zeros();
-    s.products = zeros();
     run_steps(&s, 1);
     EXPECT(s.calls == 2 && kg_buf_traffic(be).replays == 3);
     s.calls = 0;
@@ -226,7 +221,6 @@ static void record(void)
     EXPECT(s.calls == 5 && kg_buf_traffic(be).replays == 3);
     be->free(s.to); /* no record names it any more */
     be->free(s.from);
-    be->free(s.products);
 }
 
 /* Kernels with shared memory by their operands: less and more than any may have. */

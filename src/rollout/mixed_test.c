@@ -36,8 +36,8 @@ static void move(struct kg_model *m, uint32_t salt)
     free(w);
 }
 
-/* Of different ranks, on different targets; one of them is above all others'. be: NULL for
- * the default */
+/* Of different ranks, on different targets; one of them is above all others'. be: NULL
+ * for the default */
 static void open_mix(struct mix *x, enum kg_dtype ct, const struct kg_backend *be)
 {
     const struct kg_model_config c = config(TEST_V);

@@ -4,7 +4,7 @@
  *                          or unpinned: cublas by its fastest plans
  *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
  *   KEDGE_TEST_WITHOUT     what of a device is done another way, as a list with commas:
- *                          replay, draw, copies, branches
+ *                          replay, draw, copies
  *   KEDGE_TEST_ONLY        the one test of the program that runs
  * The program is linked without this file and reads none of these.
  */
@@ -59,8 +59,6 @@ static const struct kg_backend *less(const struct kg_backend *be)
         table.draw = NULL, table.feed = NULL;
     if (is_without("copies"))
         table.put_later = NULL, table.get_later = NULL;
-    if (is_without("branches"))
-        table.matmul_shared = NULL;
     return &table;
 }
 

@@ -47,13 +47,12 @@ enum kg_fake_mode {
     KG_FAKE_FIFTH,        /* STEADY, of which all for few rows are, after four HALVES */
 };
 
-/* The last product since the mode was set: its plan, its rows, the factors per sum, and
- * its branch of a record. */
+/* The last product since the mode was set: its plan, its rows, and the factors per
+ * sum. */
 struct kg_fake_last {
     enum kg_fake_plan plan;
     int64_t rows;
     int64_t factors;
-    int branch;
 };
 
 void kg_fake_set(enum kg_fake_mode mode);

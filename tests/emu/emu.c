@@ -374,7 +374,7 @@ struct entry {
     struct entry *next;
     const char *name;
     struct kg_emu_dim grid;
-    unsigned threads, branch;
+    unsigned threads;
     void (*run)(void *);
     int (*call)(void *); /* NULL: a launch */
     const void *views[VIEWS];
@@ -386,9 +386,6 @@ struct record {
 };
 static struct record *recording; /* NULL: none is made */
 static bool no_records;
-unsigned kg_emu_branch;
-
-void kg_dev_branch(int i) { kg_emu_branch = recording ? (unsigned)i : 0; }
 
 void kg_emu_records(bool possible) { no_records = !possible; }
 
@@ -405,7 +402,6 @@ static void note(const struct entry *e, const void *arg, size_t bytes)
     memcpy(new->views, views, sizeof views);
     new->n_views = n_views;
     new->asked_bytes = asked_bytes;
-    new->branch = kg_emu_branch;
     memcpy(new->arg, arg, bytes);
     *recording->end = new;
     recording->end = &new->next;
@@ -460,10 +456,9 @@ void kg_dev_record_launch(void *record)
     const struct record *r = record;
 
     pthread_mutex_lock(&busy);
-    for (struct entry *e = r->first; e; e = e->next, kg_emu_branch = 0) {
+    for (struct entry *e = r->first; e; e = e->next) {
         if (e->call) {
             kernel = "record";
-            kg_emu_branch = e->branch;
             if (e->call(e->arg) != 0)
                 blame("what a library did once it does no more");
             continue;

@@ -115,11 +115,6 @@ void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* Branches run in the order of their launches, which a device may take. The branch of
- * what is recorded, or done of a record, else 0, is what a library has as the stream. */
-extern unsigned kg_emu_branch;
-void kg_dev_branch(int i);
-static inline void kg_dev_join(void) { kg_emu_branch = 0; }
 int kg_dev_call(int (*f)(void *), void *arg, size_t bytes);
 
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);

@@ -41,13 +41,10 @@ struct CUstream_st {
     int device;
     uint64_t begun, done;
     struct list ops;
-    bool forked;    /* into the capture, by an event of it */
-    uint64_t loose; /* captured operations; of a forked one, that nobody awaits */
 };
 struct CUevent_st {
     struct CUstream_st *stream;
     uint64_t number;
-    struct CUgraph_st *within; /* the capture that it was recorded in */
 };
 struct CUgraph_st {
     struct list ops;
@@ -175,20 +172,14 @@ static void flush_all(void)
         flush(s, s->begun);
 }
 
-static bool is_captured(const struct CUstream_st *s)
-{
-    return graph && (s == captured || s->forked);
-}
-
 static cudaError_t ask(struct CUstream_st *s, const struct op *o)
 {
-    if (is_captured(s) && broken)
+    if (graph && s == captured && broken)
         return cudaErrorStreamCaptureInvalidated;
     if (s->device != current)
         blame("a stream of device %d asked by a thread whose device is %d", s->device,
               current);
-    if (is_captured(s)) {
-        s->loose++;
+    if (graph && s == captured) {
         if (!pthread_equal(capturer, pthread_self()))
             blame("a thread asks into the capture of another");
         append(&graph->ops, copy_of(o));
@@ -257,24 +248,10 @@ static cudaError_t record(struct CUevent_st *event, struct CUstream_st *s)
 {
     const cudaError_t e = come("cudaEventRecord");
 
-    event->within = is_captured(s) ? graph : NULL;
+    if (graph && s == captured)
+        blame("an event within a capture, which nobody can wait for");
     event->stream = s;
-    event->number = event->within ? s->loose : s->begun;
-    return e;
-}
-
-/* A stream that awaits an event of the capture is part of it from then on. */
-static cudaError_t await(struct CUstream_st *s, struct CUevent_st *event)
-{
-    const struct op o = {.kind = AWAIT, .other = event->stream, .number = event->number};
-    const cudaError_t e = come("cudaStreamWaitEvent");
-
-    if (e != cudaSuccess || !graph || event->within != graph)
-        return e == cudaSuccess ? ask(s, &o) : e;
-    if (s == captured)
-        event->stream->loose -= event->number;
-    else
-        s->forked = true;
+    event->number = s->begun;
     return e;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
@@ -283,15 +260,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned flags)
 {
+    const struct op o = {.kind = AWAIT, .other = event->stream, .number = event->number};
+
     (void)flags;
-    LOCKED(await(s, event));
+    LOCKED(come("cudaStreamWaitEvent") == cudaSuccess ? ask(s, &o)
+                                                      : (cudaError_t)failing);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (!event->stream)
         return say(cudaSuccess);
-    if (event->within)
-        blame("a wait for an event of a capture");
     LOCKED(wait_for("cudaEventSynchronize", event->stream, event->number));
 }
 /* Not the first time that it is asked, but the next. */
@@ -325,12 +303,6 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
 }
 static cudaError_t end(cudaGraph_t *made)
 {
-    for (struct CUstream_st *s = streams; s; s = s->next) {
-        if (s->forked && s->loose > 0)
-            blame("a branch of a capture that nobody joins");
-        s->forked = false;
-        s->loose = 0;
-    }
     *made = broken ? NULL : graph;
     graph = NULL;
     return *made ? cudaSuccess : cudaErrorStreamCaptureInvalidated;

@@ -261,8 +261,6 @@ kg_status kg_cuda_scan(struct kg_mat c, struct kg_mat a, const struct kg_codes *
                        struct kg_err *err);
 kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
 kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
-kg_status kg_cuda_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
-                                struct kg_err *err);
 kg_status kg_cuda_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                        struct kg_err *err);
 kg_status kg_cuda_heads(const struct kg_heads *h, int n, const struct kg_turn *by,
@@ -343,6 +341,10 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
+/* *is: there are few rows, and an own product of these shapes has the bits of a b^T by
+ * cuBLASLt. Tried at the first call for a number of rows.   errors: as above */
+kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                              struct kg_err *err);
 /* The same product by the library's fastest plan, whose bits are not pinned, between
  * kg_cuda_unpinned_begin and _leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */

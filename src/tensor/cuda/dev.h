@@ -217,12 +217,6 @@ void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* Within a record, launches after kg_dev_branch(i) run in parallel with those of other i,
- * until kg_dev_join(), which every exit from a branch must call. Elsewhere both do
- * nothing. */
-enum { KG_DEV_BRANCHES = KG_PRODUCTS_AT_ONCE };
-void kg_dev_branch(int i);
-void kg_dev_join(void);
 /* f(arg), which launches through a library; a record includes these launches. */
 static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 {

@@ -77,24 +77,42 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h)
 }
 
 /* ---- logits ---- */
-/* In a recorded step strips run beside each other, as in kg_cuda_matmul_shared. */
+/* Whether kedge's kernel gives the bits of both strips that there are: then it makes all
+ * columns at once, as a column's do not depend on their number. */
+static kg_status are_own(bool *are, struct kg_mat z, int64_t strip, struct kg_mat hidden,
+                         struct kg_mat weight, struct kg_err *err)
+{
+    const int64_t rest = z.cols % strip;
+
+    *are = true;
+    if (z.cols >= strip)
+        KG_TRY(kg_cuda_blas_is_own(are, kg_mat_cols(z, 0, strip), hidden,
+                                   kg_mat_rows(weight, 0, strip), err));
+    if (*are && rest > 0)
+        KG_TRY(kg_cuda_blas_is_own(are, kg_mat_cols(z, z.cols - rest, rest), hidden,
+                                   kg_mat_rows(weight, z.cols - rest, rest), err));
+    return KG_OK;
+}
+
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err)
 {
-    const int64_t step = kg_cuda_used() == KG_CUDA_CUBLAS ? strip : z.cols;
-    kg_status status = KG_OK;
+    const bool of_library = kg_cuda_used() == KG_CUDA_CUBLAS && hidden.dtype == KG_BF16 &&
+                            z.rows > 0;
+    bool own = false;
 
-    for (int64_t v = 0; v < z.cols && status == KG_OK; v += step) {
-        const int64_t cols = kg_cuda_min(step, z.cols - v);
-        struct kg_mat part = kg_mat((float *)z.data + v, KG_F32, z.rows, cols);
-
-        part.stride = z.stride;
-        kg_dev_branch((int)(v / step % KG_PRODUCTS_AT_ONCE));
-        status = kg_cuda_matmul(part, hidden, kg_mat_rows(weight, v, cols), KG_MATMUL_NT,
-                                false, err);
+    if (of_library)
+        KG_TRY(are_own(&own, z, strip, hidden, weight, err));
+    if (own) {
+        kg_cuda_product_mma(z, hidden, weight, KG_MATMUL_NT, false);
+        return kg_dev_done("head", err);
     }
-    kg_dev_join();
-    return status;
+    for (int64_t v = 0, n; v < z.cols; v += n) {
+        n = of_library ? kg_cuda_min(strip, z.cols - v) : z.cols;
+        KG_TRY(kg_cuda_matmul(kg_mat_cols(z, v, n), hidden, kg_mat_rows(weight, v, n),
+                              KG_MATMUL_NT, false, err));
+    }
+    return KG_OK;
 }
 
 /* ---- sets ---- */

@@ -101,7 +101,6 @@ void *kg_dev_record_end(void)
     cudaGraph_t graph = NULL;
     cudaGraphExec_t record = NULL;
 
-    kg_dev_join();
     kg_dev_recording = false;
     if (cudaStreamEndCapture(kg_dev_stream, &graph) == cudaSuccess && graph)
         (void)cudaGraphInstantiate(&record, graph, 0);
@@ -111,42 +110,6 @@ void *kg_dev_record_end(void)
         (void)cudaGetLastError();
     kg_dev_unlock();
     return record;
-}
-
-static cudaStream_t trunk; /* NULL: no branches now */
-/* Of the process's life; the first is the trunk: its event is where the others begin. */
-static struct {
-    cudaStream_t stream;
-    cudaEvent_t event;
-    bool used;
-} branches[KG_DEV_BRANCHES];
-
-void kg_dev_branch(int i)
-{
-    if (!kg_dev_recording)
-        return;
-    if (!trunk) {
-        trunk = kg_dev_stream;
-        (void)cudaEventRecord(branches[0].event, trunk);
-    }
-    kg_dev_stream = i == 0 ? trunk : branches[i].stream;
-    if (i > 0 && !branches[i].used)
-        (void)cudaStreamWaitEvent(kg_dev_stream, branches[0].event, 0);
-    branches[i].used = i > 0;
-}
-
-void kg_dev_join(void)
-{
-    if (!trunk)
-        return;
-    kg_dev_stream = trunk;
-    for (int i = 1; i < KG_DEV_BRANCHES; i++)
-        if (branches[i].used) {
-            (void)cudaEventRecord(branches[i].event, branches[i].stream);
-            (void)cudaStreamWaitEvent(trunk, branches[i].event, 0);
-            branches[i].used = false;
-        }
-    trunk = NULL;
 }
 
 void kg_dev_record_launch(void *record)
@@ -321,15 +284,6 @@ static kg_status check_kernels(int device, struct kg_err *err)
     return kg_fail(err, KG_EDEVICE, "%s: %s", text, cudaGetErrorString(e));
 }
 
-static cudaError_t make_branch(int i)
-{
-    cudaError_t e = cudaStreamCreateWithFlags(&branches[i].stream, cudaStreamNonBlocking);
-
-    return e == cudaSuccess
-               ? cudaEventCreateWithFlags(&branches[i].event, cudaEventDisableTiming)
-               : e;
-}
-
 /* Streams and events are the device's that is current, so nothing is made on one that is
  * refused: another may be chosen after it. */
 static kg_status choose(int device, struct kg_err *err)
@@ -346,8 +300,6 @@ static kg_status choose(int device, struct kg_err *err)
         e = cudaEventCreateWithFlags(&kg_dev_launched, cudaEventDisableTiming);
     for (int i = 0; i < KG_DEV_MARKS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&kg_dev_marks[i], cudaEventDisableTiming);
-    for (int i = 0; i < KG_DEV_BRANCHES && e == cudaSuccess; i++)
-        e = make_branch(i);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
     return KG_OK;

@@ -236,21 +236,6 @@ kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return kg_dev_done("matmul", err);
 }
 
-/* In a recorded step the products run beside each other: those of few rows do not fill a
- * device. */
-kg_status kg_cuda_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
-                                struct kg_err *err)
-{
-    kg_status status = KG_OK;
-
-    for (int i = 0; i < n && status == KG_OK; i++) {
-        kg_dev_branch(i);
-        status = kg_cuda_matmul(to[i].c, a, to[i].b, KG_MATMUL_NT, false, err);
-    }
-    kg_dev_join();
-    return status;
-}
-
 /* Never by cuBLASLt: which of its plans has the bits wanted depends on the number of
  * rows, and the host does not know those of an expert. */
 kg_status kg_cuda_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,

@@ -43,6 +43,7 @@ enum {
     CHOICES = OFFERED + 2 /* own, the reference */
 };
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
+enum { OWN_ROWS = 128, YES = 1, NO };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
 /* Stands for kedge's kernel among plans of the library; it makes any number of rows. */
@@ -67,6 +68,7 @@ struct pinned {
     struct bucket buckets[BUCKETS]; /* the last: the reference alone */
     /* by rows: 0 unknown, a plan of its bucket + 1, PADDED: none of them */
     uint8_t choice[MANY + 1];
+    uint8_t by_own[OWN_ROWS + 1]; /* by rows: 0 unknown, YES, NO */
 };
 static struct pinned *pins;
 
@@ -604,7 +606,6 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     struct kg_mat wide_c = shaped(c.dtype, rows, c.cols);
     const uint64_t bytes = bytes_of(wide_a) + bytes_of(wide_c);
 
-    kg_dev_join(); /* one at a time has the room */
     KG_TRY(kg_cuda_blas_reserve(bytes, err));
     wide_a.data = room.memory;
     wide_c.data = room.memory + bytes_of(wide_a);
@@ -704,6 +705,25 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
         return kind == KG_MATMUL_TN ? run_tokens(c, a, b, accumulate, err)
                                     : run_rows(c, a, b, kind, accumulate, err);
     kg_cuda_product_mma(c, a, b, kind, accumulate);
+    return KG_OK;
+}
+
+kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                              struct kg_err *err)
+{
+    struct pinned *p;
+    struct trial t;
+
+    *is = !takes(c, a, b);
+    if (*is || kg_cuda_is_unpinned() || a.rows > OWN_ROWS)
+        return KG_OK;
+    KG_TRY(find(&p, c, a.cols, KG_MATMUL_NT, false, err));
+    if (p->by_own[a.rows] == 0) {
+        KG_TRY(begin_trial(&t, p, a.rows, err));
+        KG_TRY(compare(is, &t, &own, err));
+        p->by_own[a.rows] = *is ? YES : NO;
+    }
+    *is = p->by_own[a.rows] == YES;
     return KG_OK;
 }
 

@@ -255,6 +255,5 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
     const struct shape *s;
 
     KG_TRY(find(&s, &of, c, a, b, err));
-    kg_dev_join(); /* one at a time has the workspace */
     return kg_blas_run(&s->plan, c, a, b, kind, accumulate, err);
 }

@@ -63,7 +63,6 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .swap = kg_cuda_swap,
     .reserve = kg_cuda_reserve,
     .matmul = kg_cuda_matmul,
-    .matmul_shared = kg_cuda_matmul_shared,
     .embed = kg_cuda_embed,
     .embed_bwd = kg_cuda_embed_bwd,
     .rmsnorm = kg_cuda_rmsnorm,
