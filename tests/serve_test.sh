@@ -15,7 +15,7 @@ start() {
     ./kedge serve --model "$work/tiny" --port 0 --threads 1 "$@" 2>"$work/log" &
     pid=$!
     for _ in $(seq 100); do
-        at=$(sed -n 's|^serving [a-z]* at \(http://[^ ]*\)/v1 .*|\1|p' "$work/log" 2>/dev/null)
+        at=$(sed -n 's|^serving .* at \(http://[^ /]*\)[/ ].*|\1|p' "$work/log" 2>/dev/null)
         [ -n "$at" ] && return 0
         sleep 0.05
     done
@@ -395,7 +395,22 @@ flags() {
     printf 'two words' >"$work/key"
     refuses --model "$work/tiny" --api-key-file "$work/key" && has 'one key' &&
         refuses --model "$work/tiny" --api-key-file "$work/none" && refuses && refuses --model "$work/none" &&
-        refuses --model "$work/tiny" --port "${at##*:}" && has 'in use'
+        refuses --model "$work/tiny" --port "${at##*:}" && has 'in use' &&
+        printf 'ann tml-a1b2c3d4e5f6a7b8\n' >"$work/keys" && chmod 640 "$work/keys" &&
+        refuses --model "$work/tiny" --train "$work/saved" --api-keys "$work/keys" && has 'chmod 600' && lacks a1b2c3d4e5f6a7b8 &&
+        printf 'ann short\n' >"$work/keys" && chmod 600 "$work/keys" &&
+        refuses --model "$work/tiny" --train "$work/saved" --api-keys "$work/keys" && has 'line 1: expected NAME KEY' && lacks short
+}
+# Two users of `--train`: the key says who asks, and is in no log.
+users() {
+    ann='X-API-Key: tml-a1b2c3d4e5f6a7b8' bob='X-API-Key: tml-b1b2c3d4e5f6a7b8' api=/api/v1
+    ask 401 $api/get_server_capabilities && ask 401 $api/get_server_capabilities -H "${ann%8}" && ask 200 $api/healthz &&
+        ask 200 $api/create_session -H "$ann" -d '{"sdk_version":"0.38.0"}' || return 1
+    session=$(sed -n 's/.*"session_id": "\([0-9a-f]*\)".*/\1/p' "$work/body")
+    ask 200 $api/session_heartbeat -H "$ann" -d '{"session_id":"'"$session"'"}' &&
+        ask 404 $api/session_heartbeat -H "$bob" -d '{"session_id":"'"$session"'"}' &&
+        [ -d "$work/saved/users/ann" ] && [ -d "$work/saved/users/bob" ] && grep -q '2 users, each with a key' "$work/log" &&
+        ! grep -q 1b2c3d4e5f6a7b8 "$work/log"
 }
 
 start || { cat "$work/log"; failed "the server starts" "no line with its address"; exit 1; }
@@ -438,6 +453,11 @@ echo sesame >"$work/key"
 start --api-key-file "$work/key" --max-requests 1 || failed "the server starts again" "$(cat "$work/log")"
 pass "a key is asked for" key
 pass "too many open requests are refused with 429" queue_limit
+stop
+printf 'ann tml-a1b2c3d4e5f6a7b8\nbob tml-b1b2c3d4e5f6a7b8\n' >"$work/keys"
+chmod 600 "$work/keys"
+start --train "$work/saved" --api-keys "$work/keys" || failed "the server starts again" "$(cat "$work/log")"
+pass "users of --train have keys of their own" users
 stop
 start --max-batch 4 || failed "the server starts again" "$(cat "$work/log")"
 pass "SIGTERM drains: open answers are finished, new ones refused" drain

@@ -3,13 +3,13 @@
  *
  * Two threads. The HTTP server's thread answers short requests at once (service.c) and
  * makes the others jobs with a future (queue.c). The worker (worker.c) owns all models
- * and runs one job at a time, the jobs of a model by seq_id; jobs that sample
- * from the same weights decode together (sample.c). Folders below DIR outlive
- * the process (store.c).
+ * and runs one job at a time, the jobs of a model by seq_id; jobs that sample from the
+ * same weights decode together (sample.c). Folders below DIR outlive the process
+ * (store.c).
  *
- * Users. Sessions, models, jobs and folders have a user, whom the key of a request names,
- * and are found by user and id: so the id of another user is an unknown one. Users take
- * turns by the seconds that they have computed (worker.c).
+ * Users. The key of a request names its user. Sessions, models, jobs and folders are
+ * found by user and id, so the id of another user is an unknown one. Users take turns by
+ * the seconds that they have computed (worker.c).
  */
 #ifndef KG_TINKER_TINKER_H
 #define KG_TINKER_TINKER_H
@@ -37,8 +37,7 @@ struct kg_tinker_user {
     int64_t n_jobs, n_open, n_handles[2]; /* samples: [1] */
     size_t held;                          /* bytes of results */
     size_t queued;                        /* bytes of requests that are open */
-    double used; /* seconds of computing, at least those of whoever computed last when
-                      his first request came */
+    double used;                          /* seconds of computing */
 };
 
 /* A model in training. Used by the worker only. */

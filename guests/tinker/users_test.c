@@ -69,7 +69,7 @@ static void fill(struct kg_str *to, const char *text, const char *id)
     NEED(kg_str_puts(to, text, err));
 }
 
-/* The answer to a request with a session's id, or its future's, with the id as SESSION. */
+/* The answer to a request with a session's id, or its future's; the id as SESSION. */
 static void answer_of(struct answer *a, const char *method, const char *path,
                       const char *body, const char *id)
 {

@@ -137,6 +137,12 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("eval --sets a", "--sets: acts only with SUITE");
     refused("serve --api-key-file f --allow-host h",
             "--allow-host: acts only without --api-key-file");
+    refused("serve --api-keys f", "--api-keys: acts only with --train");
+    refused("serve --train d --api-keys f --api-key-file g",
+            "--api-keys: acts only without --api-key-file");
+    refused("serve --train d --api-keys f --allow-host h",
+            "--allow-host: acts only without --api-keys");
+    refused("serve --max-models 2", "--max-models: acts only with --train");
     refused("table r -m x --svg --over kl --against c",
             "--svg: acts only without --against");
     refused("table r -m x --svg --over kl --start c", "--svg: acts only without --start");

@@ -1,8 +1,8 @@
 /* The keys that let clients into a server: one, or one for each user.
  *
  * A file of keys has a line for each user, NAME KEY; empty lines and lines that begin
- * with # are skipped. Whoever can read it is every user, so a file that others than its
- * owner can read is refused, as ssh refuses such keys. No message shows a key.
+ * with # are skipped. A reader of the file can act as any user, so a file that others
+ * than its owner can read is refused, as ssh refuses such keys. No message shows a key.
  */
 #ifndef KG_NET_HTTP_KEYS_H
 #define KG_NET_HTTP_KEYS_H
