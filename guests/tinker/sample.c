@@ -250,7 +250,8 @@ void kg_tinker_close_engine(struct kg_tinker *t)
 {
     kg_rollout_free(t->engine.rollout);
     kg_model_free(t->engine.model);
-    t->engine = (struct kg_tinker_engine){.rollout = NULL};
+    t->engine.rollout = NULL;
+    t->engine.model = NULL;
 }
 
 static kg_status open_weights(const struct kg_tinker_user *u, const char *path,
@@ -380,13 +381,6 @@ static struct kg_tinker_job *next_to_join(struct decoding *d)
     return job;
 }
 
-/* The users of a step share its seconds. */
-static void charge(const struct decoding *d, double seconds)
-{
-    for (const struct asked *a = d->open; a; a = a->next)
-        kg_tinker_charge(a->job->user, seconds / (double)d->n_open);
-}
-
 static void sweep(struct decoding *d)
 {
     for (struct asked **at = &d->open; *at;) {
@@ -401,12 +395,15 @@ static void sweep(struct decoding *d)
     }
 }
 
-static bool is_quitting(struct kg_tinker *t)
+/* The users of a step share its seconds.   returns whether the server goes on */
+static bool charge(const struct decoding *d, double seconds)
 {
-    pthread_mutex_lock(&t->lock);
-    const bool quitting = t->quitting;
-    pthread_mutex_unlock(&t->lock);
-    return quitting;
+    pthread_mutex_lock(&d->t->lock);
+    for (const struct asked *a = d->open; a; a = a->next)
+        a->job->user->used += seconds / (double)d->n_open;
+    const bool quitting = d->t->quitting;
+    pthread_mutex_unlock(&d->t->lock);
+    return !quitting;
 }
 
 static kg_status decode(struct decoding *d, struct kg_tinker_job *first, const char *path,
@@ -424,11 +421,10 @@ static kg_status decode(struct decoding *d, struct kg_tinker_job *first, const c
             submit(d, more);
         if (!d->open)
             return KG_OK;
-        if (is_quitting(d->t))
-            return kg_fail(err, KG_EINTERRUPTED, "the server is shutting down");
         const double begin = kg_clock_seconds();
         KG_TRY(kg_rollout_step(d->t->engine.rollout, NULL, err));
-        charge(d, kg_clock_seconds() - begin);
+        if (!charge(d, kg_clock_seconds() - begin))
+            return kg_fail(err, KG_EINTERRUPTED, "the server is shutting down");
         sweep(d);
     }
 }

@@ -202,8 +202,7 @@ static kg_status weights_info(struct kg_str *out, struct kg_tinker_user *u,
     struct kg_path dir;
     const char *path;
     KG_TRY(need_text(&path, q, "tinker_path", err));
-    KG_TRY(kg_tinker_folder(&dir, u, path, err));
-    KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
+    KG_TRY(kg_tinker_look(&dir, &f, u, path, err));
     KG_TRY(kg_json_put_text(out, "{\"base_model\": ", f.base, err));
     return kg_str_printf(out, err,
                          ", \"is_lora\": %s, \"lora_rank\": %d, \"train_unembed\": %s, "

@@ -94,18 +94,19 @@ static kg_status take_facts(struct kg_tinker_facts *f, const char *dir, const ch
     return KG_OK;
 }
 
-kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
-                               struct kg_err *err)
+kg_status kg_tinker_look(struct kg_path *dir, struct kg_tinker_facts *f,
+                         const struct kg_tinker_user *u, const char *path,
+                         struct kg_err *err)
 {
-    return take_facts(f, dir, "tinker.json", err);
+    KG_TRY(kg_tinker_folder(dir, u, path, err));
+    return take_facts(f, dir->text, "tinker.json", err);
 }
 
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
                                  const struct kg_tinker_user *u, const char *path,
                                  struct kg_err *err)
 {
-    KG_TRY(kg_tinker_folder(dir, u, path, err));
-    KG_TRY(kg_tinker_facts_read(f, dir->text, err));
+    KG_TRY(kg_tinker_look(dir, f, u, path, err));
     if (strncmp(f->base, u->t->opts.name, sizeof f->base - 1) == 0)
         return KG_OK;
     return kg_fail(err, KG_EINVAL, "%s: expected weights of %s, found weights of '%s'",

@@ -108,14 +108,6 @@ struct kg_tinker_waiter {
     struct kg_tinker_waiter *next;
 };
 
-/* The open sampler. Used by the worker only. */
-struct kg_tinker_engine {
-    const struct kg_tinker_user *user; /* of a path that is not the base */
-    char path[256];
-    struct kg_model *model; /* owned; NULL: the base */
-    struct kg_rollout *rollout;
-};
-
 struct kg_tinker {
     struct kg_serve_opts opts;    /* defaults filled in */
     struct kg_tinker_user *users; /* (n_users) owned: in the order of their keys */
@@ -132,8 +124,12 @@ struct kg_tinker {
     struct kg_rows *rows; /* belongs to rows_model; both used by the worker */
     const struct kg_model *rows_model;
     struct kg_rows_opts rows_opts;
-    struct kg_tinker_engine engine;
-
+    struct {                               /* the open sampler; used by the worker */
+        const struct kg_tinker_user *user; /* of a path that is not the base */
+        char path[256];
+        struct kg_model *model; /* owned; NULL: the base */
+        struct kg_rollout *rollout;
+    } engine;
     pthread_mutex_t lock;
     pthread_cond_t due;
     struct kg_tinker_job *jobs;       /* owned, in order of arrival */
@@ -228,9 +224,11 @@ struct kg_tinker_facts {
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
 kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,
                            const char *path, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
-                               struct kg_err *err) KG_MUST_CHECK;
-/* Folder and facts of a path, if they fit this server.   errors: EINVAL (another base) */
+/* Folder and facts of a path. */
+kg_status kg_tinker_look(struct kg_path *dir, struct kg_tinker_facts *f,
+                         const struct kg_tinker_user *u, const char *path,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* If they fit this server.   errors: EINVAL (another base) */
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
                                  const struct kg_tinker_user *u, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;

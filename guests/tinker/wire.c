@@ -442,27 +442,21 @@ kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch 
     return close_message(out, metric, 3, err);
 }
 
-/* The first k of each of n rows, which are `wide` apart. */
-static kg_status put_columns(struct kg_str *out, uint32_t field, const void *cells,
-                             size_t n, int k, int wide, struct kg_err *err)
-{
-    const size_t each = 4 * (size_t)k;
-    KG_TRY(put_varint(out, (uint64_t)field << 3 | KG_PROTOBUF_BYTES, err));
-    KG_TRY(put_varint(out, n * each, err));
-    for (size_t i = 0; i < n; i++)
-        KG_TRY(kg_str_append(out, (const char *)cells + 4 * i * (size_t)wide, each, err));
-    return KG_OK;
-}
-
+/* Ids and log-probs: the first k of each of n rows, which are `wide` apart. */
 static kg_status put_top(struct kg_str *out, uint32_t field, const int32_t *ids,
-                         const float *logp, const size_t shape[3], struct kg_err *err)
+                         const float *logp, size_t n, int k, int wide, struct kg_err *err)
 {
-    const int k = (int)shape[1], wide = (int)shape[2];
-    const size_t from = out->len;
-    KG_TRY(put_columns(out, 1, ids, shape[0], k, wide, err));
-    KG_TRY(put_columns(out, 2, logp, shape[0], k, wide, err));
-    KG_TRY(put_number(out, 3, shape[1], err));
-    KG_TRY(put_number(out, 4, shape[0], err));
+    const void *const cells[] = {ids, logp};
+    const size_t from = out->len, each = 4 * (size_t)k;
+    for (uint32_t f = 0; f < 2; f++) {
+        KG_TRY(put_varint(out, (f + 1) << 3 | KG_PROTOBUF_BYTES, err));
+        KG_TRY(put_varint(out, n * each, err));
+        for (size_t i = 0; i < n; i++)
+            KG_TRY(kg_str_append(out, (const char *)cells[f] + 4 * i * (size_t)wide, each,
+                                 err));
+    }
+    KG_TRY(put_number(out, 3, (uint64_t)k, err));
+    KG_TRY(put_number(out, 4, n, err));
     return close_message(out, from, field, err);
 }
 
@@ -475,8 +469,8 @@ static kg_status put_sequence(struct kg_str *out, const struct kg_traj *t, int k
     KG_TRY(put_bytes(out, 3, t->logp + first, n * sizeof *t->logp, err));
     const size_t wide = (size_t)t->top_k;
     if (k > 0)
-        KG_TRY(put_top(out, 4, t->top_ids + first * wide, t->top_logp + first * wide,
-                       (size_t[]){n, (size_t)k, wide}, err));
+        KG_TRY(put_top(out, 4, t->top_ids + first * wide, t->top_logp + first * wide, n,
+                       k, t->top_k, err));
     return close_message(out, from, 1, err);
 }
 
@@ -489,7 +483,6 @@ kg_status kg_tinker_put_samples(struct kg_str *out, const struct kg_tinker_sampl
         KG_TRY(
             put_bytes(out, 2, s->prompt_logp, s->n_prompt * sizeof *s->prompt_logp, err));
     if (s->k > 0)
-        KG_TRY(put_top(out, 3, s->top_ids, s->top_logp,
-                       (size_t[]){s->n_prompt, (size_t)s->k, (size_t)s->wide}, err));
+        KG_TRY(put_top(out, 3, s->top_ids, s->top_logp, s->n_prompt, s->k, s->wide, err));
     return KG_OK;
 }

@@ -112,10 +112,25 @@ static kg_status open_weights(struct kg_tinker_model *m, const struct kg_tinker 
     return status;
 }
 
+static kg_status check_room(const struct kg_tinker_user *u, struct kg_err *err)
+{
+    const int most = u->t->opts.max_models;
+    int n = 0;
+    for (const struct kg_tinker_model *m = u->t->models; m; m = m->next)
+        n += m->user == u;
+    if (most == 0 || n < most)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "expected at most %d models of a user in training at once "
+                   "(--max-models): unload one first",
+                   most);
+}
+
 static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker_job *job,
                             const struct kg_tinker_facts *f, struct kg_err *err)
 {
     const struct kg_optim_opts optim = {.decay_all = true};
+    KG_TRY(check_room(job->user, err));
     struct kg_tinker_model *m = kg_mem_calloc(1, sizeof *m, "a model", err);
     if (!m)
         return err->code;
@@ -160,14 +175,6 @@ static kg_status check_new(const struct kg_tinker_job *job, struct kg_err *err)
     const struct kg_tinker *t = job->user->t;
     const struct kg_tinker_args *a = &job->args;
     const char *kind = kg_json_text(kg_json_get(a->optim_config, "type"), NULL);
-    int n = 0;
-    for (const struct kg_tinker_model *m = t->models; m; m = m->next)
-        n += m->user == job->user;
-    if (t->opts.max_models > 0 && n >= t->opts.max_models)
-        return kg_fail(err, KG_EINVAL,
-                       "expected at most %d models of a user in training at once "
-                       "(--max-models): unload one first",
-                       t->opts.max_models);
     if (kind && strcmp(kind, "adamw") != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "optimizer_config: expected adamw, found %.60s", kind);
