@@ -529,10 +529,12 @@ static void a_value_of_another_wire_type_is_refused(void **state)
         if (kg_tinker_read_batch(&b, s.data, s.len, 16, &why) == KG_OK ||
             !strstr(why.message, cases[i].part))
             fail_msg("case %zu: expected %s, found %s", i, cases[i].part, why.message);
+        kg_tinker_batch_release(&b);
         kg_str_release(&s);
     }
     assert_int_not_equal(kg_tinker_read_batch(&b, datum, 8, 16, &why), KG_OK);
     assert_non_null(strstr(why.message, "expected tokens of 4 bytes"));
+    kg_tinker_batch_release(&b);
 }
 
 /* ---- a run again ---- */

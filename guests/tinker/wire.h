@@ -67,7 +67,7 @@ struct kg_tinker_batch {
 /* Fields 1 and 2 only: model_id, seq.   errors: EFORMAT */
 kg_status kg_tinker_read_head(struct kg_tinker_batch *b, const void *bytes, size_t n,
                               struct kg_err *err) KG_MUST_CHECK;
-/* vocab: bound of all ids
+/* Released by kg_tinker_batch_release, also after a failure.   vocab: bound of all ids
  * errors: EFORMAT (names datum and field), EUNSUPPORTED (images, sparse tensors), ENOMEM
  */
 kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, size_t n,
