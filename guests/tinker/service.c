@@ -38,24 +38,13 @@ static const char *const tested[] = {"0.38.0"};
 
 int kg_tinker_http_status(kg_status status)
 {
-    switch (status) {
-    case KG_OK:
-        return 200;
-    case KG_EFORMAT:
-    case KG_EINVAL:
-    case KG_EUNSUPPORTED:
-    case KG_ESHAPE:
-    case KG_ENONFINITE:
-        return 422;
-    case KG_ENOTFOUND:
-        return 404;
-    case KG_ECONFLICT:
-        return 409;
-    case KG_EINTERRUPTED:
-        return 503;
-    default:
-        return 500;
-    }
+    static const int known[] = {
+        [KG_OK] = 200,           [KG_EFORMAT] = 422,   [KG_EINVAL] = 422,
+        [KG_EUNSUPPORTED] = 422, [KG_ESHAPE] = 422,    [KG_ENONFINITE] = 422,
+        [KG_ENOTFOUND] = 404,    [KG_ECONFLICT] = 409, [KG_EINTERRUPTED] = 503,
+    };
+    const size_t i = (size_t)status;
+    return i < sizeof known / sizeof *known && known[i] ? known[i] : 500;
 }
 
 /* Only the queue has no space here: handlers write no files. */
@@ -319,49 +308,39 @@ static const struct row {
     const char *scope;     /* NULL: SESSION:train:SEQ, of a model that it creates */
     bool proto;
 } rows[] = {
-    {"GET", "healthz", "whether it serves", "{\"status\": \"ok\"}"},
-    {"GET", "get_server_capabilities", "its models", .now = put_capabilities},
-    {"GET", "samplers/", "a sampling session", .now = put_sampler},
-    {"GET", "training_runs", "all training runs", .now = put_runs},
-    {"GET", "training_runs/", "a training run, or its checkpoints", .now = put_run},
-    {"POST", "client/config", "settings of the SDK",
+    {"GET", "/api/v1/healthz", "whether it serves", "{\"status\": \"ok\"}"},
+    {"GET", "/api/v1/get_server_capabilities", "its models", .now = put_capabilities},
+    {"GET", "/api/v1/samplers/", "a sampling session", .now = put_sampler},
+    {"GET", "/api/v1/training_runs", "all training runs", .now = put_runs},
+    {"GET", "/api/v1/training_runs/", "a training run, or its checkpoints",
+     .now = put_run},
+    {"POST", "/api/v1/client/config", "settings of the SDK",
      "{\"use_pyqwest_transport\": false}"},
-    {"POST", "telemetry", "dropped", "{\"status\": \"accepted\"}"},
-    {"POST", "create_session", "a session", .now = create_session},
-    {"POST", "session_heartbeat", "a sign of life", .now = heartbeat},
-    {"POST", "retrieve_future", "a result", .now = retrieve},
-    {"POST", "get_info", "a model in training", .now = get_info},
-    {"POST", "weights_info", "a checkpoint", .now = weights_info},
-    {"POST", "create_sampling_session", "weights to sample from", .now = create_sampler},
-    {"POST", "create_model", "a model in training", .run = kg_tinker_create_model},
-    {"POST", "load_weights", "a model in training, from a checkpoint",
+    {"POST", "/api/v1/telemetry", "dropped", "{\"status\": \"accepted\"}"},
+    {"POST", "/api/v1/create_session", "a session", .now = create_session},
+    {"POST", "/api/v1/session_heartbeat", "a sign of life", .now = heartbeat},
+    {"POST", "/api/v1/retrieve_future", "a result", .now = retrieve},
+    {"POST", "/api/v1/get_info", "a model in training", .now = get_info},
+    {"POST", "/api/v1/weights_info", "a checkpoint", .now = weights_info},
+    {"POST", "/api/v1/create_sampling_session", "weights to sample from",
+     .now = create_sampler},
+    {"POST", "/api/v1/create_model", "a model in training",
+     .run = kg_tinker_create_model},
+    {"POST", "/api/v1/load_weights", "a model in training, from a checkpoint",
      .run = kg_tinker_load_weights, .scope = "model_id"},
-    {"POST", "save_weights", "a checkpoint", .run = kg_tinker_save_weights,
+    {"POST", "/api/v1/save_weights", "a checkpoint", .run = kg_tinker_save_weights,
      .scope = "model_id"},
-    {"POST", "save_weights_for_sampler", "weights to sample from",
+    {"POST", "/api/v1/save_weights_for_sampler", "weights to sample from",
      .run = kg_tinker_save_sampler, .scope = "model_id"},
-    {"POST", "unload_model", "frees a model", .run = kg_tinker_unload,
+    {"POST", "/api/v1/unload_model", "frees a model", .run = kg_tinker_unload,
      .scope = "model_id"},
-    {"POST", "optim_step", "an update", .run = kg_tinker_optim_step, .scope = "model_id"},
-    {"POST", "forward_backward", "a loss and its gradient", .run = kg_tinker_learn,
-     .scope = "model_id", .proto = true},
-    {"POST", "asample", "samples", .scope = "sampling_session_id", .proto = true},
+    {"POST", "/api/v1/optim_step", "an update", .run = kg_tinker_optim_step,
+     .scope = "model_id"},
+    {"POST", "/api/v1/forward_backward", "a loss and its gradient",
+     .run = kg_tinker_learn, .scope = "model_id", .proto = true},
+    {"POST", "/api/v1/asample", "samples", .scope = "sampling_session_id", .proto = true},
 };
-enum { ROWS = sizeof rows / sizeof *rows };
-static const char prefix[] = "/api/v1/";
-
-static const struct row *row_of(const struct kg_http_exchange *x)
-{
-    const char *path = kg_http_path(x) + sizeof prefix - 1;
-    for (int i = 0; i < ROWS; i++) {
-        const size_t n = strlen(rows[i].path);
-        if (rows[i].path[n - 1] == '/' ? strncmp(path, rows[i].path, n) == 0
-                                       : strcmp(path, rows[i].path) == 0)
-            return &rows[i];
-    }
-    return NULL;
-}
-
+enum { ROWS = sizeof rows / sizeof *rows, PREFIX = sizeof "/api/v1/" - 1 };
 /* ---- jobs ---- */
 
 static kg_status take_text(char to[KG_TINKER_ID], const struct kg_json_doc *doc,
@@ -435,7 +414,7 @@ static kg_status read_proto(struct kg_tinker_job *job, const char *body, size_t 
 static kg_status read_json(struct kg_tinker_job *job, const struct row *row,
                            const char *body, size_t n, struct kg_err *err)
 {
-    KG_TRY(kg_json_parse(&job->doc, body, n, row->path, err));
+    KG_TRY(kg_json_parse(&job->doc, body, n, row->path + PREFIX, err));
     KG_TRY(scope_of(job, row, err));
     return kg_tinker_read_args(job, err);
 }
@@ -483,7 +462,7 @@ static kg_status answer_now(struct kg_str *out, struct kg_tinker_user *u,
                             size_t n, struct kg_err *err)
 {
     if (strcmp(row->method, "POST") == 0)
-        KG_TRY(kg_json_parse(&q->doc, body, n, row->path, err));
+        KG_TRY(kg_json_parse(&q->doc, body, n, row->path + PREFIX, err));
     const kg_status status = row->now(out, u, q, err);
     kg_json_release(&q->doc);
     return status;
@@ -494,7 +473,7 @@ static void handle(void *user, struct kg_http_exchange *x)
     struct kg_tinker *t = user;
     const int whose = kg_http_user(x); /* -1: no key is needed */
     struct kg_tinker_user *u = &t->users[whose > 0 ? whose : 0];
-    const struct row *row = row_of(x);
+    const struct row *row = &rows[kg_http_route_of(x) - t->routes];
     struct request q = {.path = kg_http_path(x), .x = x};
     struct kg_str out = {0}, own = {0};
     struct kg_err err;
@@ -512,21 +491,6 @@ static void handle(void *user, struct kg_http_exchange *x)
 }
 
 /* ---- life ---- */
-
-/* Paths with their prefix. */
-struct kg_tinker_paths {
-    char text[ROWS][64];
-    struct kg_http_route routes[ROWS + 1];
-};
-
-static void make_routes(struct kg_tinker_paths *p)
-{
-    for (int i = 0; i < ROWS; i++) {
-        snprintf(p->text[i], sizeof p->text[i], "%s%s", prefix, rows[i].path);
-        p->routes[i] = (struct kg_http_route){rows[i].method, p->text[i], handle,
-                                              rows[i].help};
-    }
-}
 
 static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
 {
@@ -574,10 +538,12 @@ static kg_status start(struct kg_tinker *t, struct kg_err *err)
     const kg_status status = kg_json_put_text(&name, "", t->opts.name, err);
     t->name = status == KG_OK ? kg_str_take(&name, err) : NULL;
     kg_str_release(&name);
-    t->paths = kg_mem_calloc(1, sizeof *t->paths, "routes", err);
-    if (!t->paths || !t->name)
+    t->routes = kg_mem_calloc(ROWS + 1, sizeof *t->routes, "routes", err);
+    if (!t->routes || !t->name)
         return err->code;
-    make_routes(t->paths);
+    for (int i = 0; i < ROWS; i++)
+        t->routes[i] = (struct kg_http_route){rows[i].method, rows[i].path, handle,
+                                              rows[i].help};
     const struct kg_http_server_opts opts = {
         .host = t->opts.host,
         .port = t->opts.port,
@@ -591,7 +557,7 @@ static kg_status start(struct kg_tinker *t, struct kg_err *err)
         .api_key_header = true,
         .open_path = "/api/v1/healthz",
         .allow_hosts = t->opts.allow_hosts,
-        .routes = t->paths->routes,
+        .routes = t->routes,
         .user = t,
     };
     KG_TRY(kg_http_server_start(&t->http, &opts, err));
@@ -641,7 +607,7 @@ void kg_tinker_close(struct kg_tinker *t)
     kg_file_lock_release(&t->lock_of_dir);
     pthread_cond_destroy(&t->due);
     pthread_mutex_destroy(&t->lock);
-    kg_mem_free(t->paths);
+    kg_mem_free(t->routes);
     kg_mem_free(t->name);
     kg_mem_free(t->users);
     kg_mem_free(t);

@@ -116,7 +116,7 @@ struct kg_tinker {
     const char *dir;
     struct kg_file_lock lock_of_dir;
     struct kg_http_server *http;
-    struct kg_tinker_paths *paths; /* owned; service.c */
+    struct kg_http_route *routes; /* owned; a row of service.c each */
     pthread_t worker;
     bool works;  /* the worker runs */
     int threads; /* that it computes with */

@@ -221,10 +221,15 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
         return false;
     }
     if (!may_enter(&c->x->user, s, h)) {
-        refuse(s, c, 401, "expected the header 'Authorization: Bearer KEY' with the key");
+        refuse(s, c, 401,
+               s->opts.api_key_header
+                   ? "expected the header 'X-API-Key: KEY' or 'Authorization: Bearer "
+                     "KEY' with the key"
+                   : "expected the header 'Authorization: Bearer KEY' with the key");
         return false;
     }
-    if (kg_http_route_find(s, h->method, h->path, &path_known) == NULL) {
+    c->x->route = kg_http_route_find(s, h->method, h->path, &path_known);
+    if (c->x->route == NULL) {
         snprintf(text, sizeof text, "no such path: %.100s", h->path);
         if (path_known)
             refuse_method(s, c, h->path);
@@ -297,15 +302,12 @@ static void take_head(struct kg_http_server *s, struct kg_http_conn *c)
 
 static void dispatch(struct kg_http_server *s, struct kg_http_conn *c)
 {
-    bool known;
-    struct kg_http_head *h = &c->x->head;
-    const struct kg_http_route *r = kg_http_route_find(s, h->method, h->path, &known);
     pthread_mutex_lock(&s->lock);
     s->stats.requests++;
     pthread_mutex_unlock(&s->lock);
     c->phase = KG_HTTP_PHASE_ANSWER;
     c->began = 0;
-    r->handle(s->opts.user, c->x);
+    c->x->route->handle(s->opts.user, c->x);
 }
 
 /* The memory that the body has got by now is counted.   returns 0, or 503 and *why */

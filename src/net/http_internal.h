@@ -22,9 +22,10 @@ struct kg_http_exchange {
     struct kg_http_head head;
     struct kg_str body; /* owned */
     int user;           /* as kg_http_user */
-    bool no_body;       /* HEAD */
-    bool close_after;   /* close after this response; set when it begins */
-    size_t body_held;   /* part of the server's held_bytes; under the lock, as the next */
+    const struct kg_http_route *route;
+    bool no_body;     /* HEAD */
+    bool close_after; /* close after this response; set when it begins */
+    size_t body_held; /* part of the server's held_bytes; under the lock, as the next */
     size_t out_held;
     size_t reserved; /* part of out_held: reserved for the response */
 

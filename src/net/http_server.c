@@ -423,6 +423,10 @@ bool kg_http_gone(const struct kg_http_exchange *x) { return atomic_load(&x->gon
 
 int kg_http_user(const struct kg_http_exchange *x) { return x->user; }
 
+const struct kg_http_route *kg_http_route_of(const struct kg_http_exchange *x)
+{
+    return x->route;
+}
 const char *kg_http_path(const struct kg_http_exchange *x) { return x->head.path; }
 
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name)

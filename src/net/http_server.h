@@ -101,6 +101,7 @@ void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
  */
 int kg_http_user(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
+const struct kg_http_route *kg_http_route_of(const struct kg_http_exchange *x);
 /* The value of a header field, without case of its name; NULL: none. */
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
 const char *kg_http_body(const struct kg_http_exchange *x,
