@@ -178,7 +178,7 @@ not_by_ranks() {
     refuses "--wait-s: expected several processes" $sets --model "$work/tiny" --wait-s 9 &&
         refuses "--ranks: acts only without --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
         refuses "--ranks: acts only without --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
-        refuses "device: each of 2 ranks would choose by itself" $sets --model "$work/tiny" --device auto --ranks 2 &&
+        refuses "device: expected cpu, cuda or cuda:N, found auto, by which each of the 2 ranks" $sets --model "$work/tiny" --device auto --ranks 2 &&
         refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" --ranks 2 && [ "$(grep -c 'cannot open' "$work/said")" = 1 ]
 }
 

@@ -188,7 +188,7 @@ static void what_cannot_be_is_refused(void **state)
         {{BF16, "lora.rank=4", "rollout.dtype=fp32", "model.dtype=bf16"},
          "rollout.dtype: with adapters the sampler shares"},
         {{BF16, "model.adapter=" DIGITS}, "adapter_config.json"},
-        {{BF16, "model.adapter=" ROOT "/swapped"}, "is '4' there and '3' here"},
+        {{BF16, "model.adapter=" ROOT "/swapped"}, "is '4' in it and '3' in the model's"},
         {{BF16, "lora.rank=4", "model.path=", "init.from=" ROOT "/whole"}, "init.from"},
         {{BF16, "model.path=", "init.from=" ROOT "/whole"},
          "expected a checkpoint of all weights, found one of adapters; continue them "

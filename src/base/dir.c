@@ -51,7 +51,7 @@ kg_status kg_file_size(uint64_t *bytes, const char *path, struct kg_err *err)
     struct stat st;
 
     if (kg_file_fails() || stat(path, &st) != 0)
-        return kg_file_fail(err, path, "look at");
+        return kg_file_fail(err, path, "read its status");
     *bytes = (uint64_t)st.st_size;
     return KG_OK;
 }
@@ -61,7 +61,7 @@ kg_status kg_file_free_bytes(uint64_t *bytes, const char *path, struct kg_err *e
     struct statvfs fs;
 
     if (kg_file_fails() || statvfs(path, &fs) != 0)
-        return kg_file_fail(err, path, "ask for the free space of");
+        return kg_file_fail(err, path, "read the free space of its disk");
     *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     return KG_OK;
 }
@@ -320,7 +320,7 @@ static kg_status sync_tree(const char *path, struct kg_err *err)
 static kg_status rename_to(const char *from, const char *to, struct kg_err *err)
 {
     if (kg_file_fails() || rename(from, to) != 0)
-        return kg_file_fail(err, to, "rename the finished folder to");
+        return kg_file_fail(err, to, "put the finished folder in its place");
     return kg_file_sync_parent(to, err);
 }
 
@@ -355,7 +355,7 @@ kg_status kg_file_rename_dir(const char *from, const char *to, struct kg_err *er
     if (kg_file_fails() ||
         renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
         if (errno != EINVAL && errno != ENOSYS)
-            return kg_file_fail(err, to, "exchange the finished folder with");
+            return kg_file_fail(err, to, "replace it by the finished folder");
         return replace_in_two_steps(from, to, err);
     }
     KG_TRY(kg_file_sync_parent(to, err));
@@ -403,6 +403,6 @@ kg_status kg_file_replace(const char *from, const char *to, struct kg_err *err)
 {
     KG_TRY(sync_file(from, err));
     if (kg_file_fails() || rename(from, to) != 0)
-        return kg_file_fail(err, to, "rename the finished file to");
+        return kg_file_fail(err, to, "put the finished file in its place");
     return kg_file_sync_parent(to, err);
 }

@@ -108,7 +108,7 @@ static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, enum h
     if (*fd < 0)
         return kg_file_fail(err, path, "open");
     if (fstat(*fd, &st) != 0) {
-        kg_file_fail(err, path, "look at");
+        kg_file_fail(err, path, "read its status");
         close(*fd);
         return err->code;
     }
@@ -251,7 +251,7 @@ static kg_status cut_to(struct kg_file_writer *w, uint64_t keep_bytes, struct kg
     struct stat st;
 
     if (kg_file_fails() || fstat(w->fd, &st) != 0)
-        return kg_file_fail(err, w->path, "look at");
+        return kg_file_fail(err, w->path, "read its status");
     if ((uint64_t)st.st_size < keep_bytes)
         return kg_fail(err, KG_EFORMAT, "%s: expected at least %llu bytes, found %lld",
                        w->path, (unsigned long long)keep_bytes, (long long)st.st_size);
@@ -304,7 +304,7 @@ kg_status kg_file_writer_seek(struct kg_file_writer *w, uint64_t at, struct kg_e
         return KG_OK;
     KG_TRY(kg_file_writer_flush(w, err));
     if (lseek(w->fd, (off_t)at, SEEK_SET) < 0)
-        return kg_file_fail(err, w->path, "seek in");
+        return kg_file_fail(err, w->path, "move to an offset");
     w->written = at;
     return KG_OK;
 }
@@ -316,7 +316,7 @@ kg_status kg_file_writer_extend(struct kg_file_writer *w, uint64_t bytes,
 
     KG_TRY(kg_file_writer_flush(w, err));
     if (kg_file_fails() || fstat(w->fd, &st) != 0)
-        return kg_file_fail(err, w->path, "look at");
+        return kg_file_fail(err, w->path, "read its status");
     if ((uint64_t)st.st_size >= bytes)
         return KG_OK;
     if (kg_file_fails() || ftruncate(w->fd, (off_t)bytes) != 0)
@@ -445,7 +445,7 @@ out:
 static kg_status settle(const char *temporary, const char *path, struct kg_err *err)
 {
     if (sys_rename(temporary, path) != 0) {
-        kg_file_fail(err, path, "rename a temporary file to");
+        kg_file_fail(err, path, "put the finished file in its place");
         unlink(temporary);
         return err->code;
     }
@@ -529,7 +529,7 @@ static kg_status lock_fd(int fd, const char *path, struct kg_err *err)
         if (errno != EACCES && errno != EAGAIN)
             return kg_file_fail(err, path, "lock");
         if (fcntl(fd, F_GETLK, &all) != 0)
-            return kg_file_fail(err, path, "look at the lock of");
+            return kg_file_fail(err, path, "read its lock");
         if (all.l_type != F_UNLCK)
             return kg_fail(err, KG_ECONFLICT,
                            "%s: expected no other process at work, found process %ld",

@@ -68,7 +68,7 @@ static kg_status run_script(char **keys, int n, struct kg_err *err)
         argv[8 + i] = keys[i];
     KG_TRY(kg_program_path(program, err));
     execv("/bin/sh", (void *)argv); /* which changes none of them */
-    return kg_fail(err, KG_EIO, "/bin/sh: %s", strerror(errno));
+    return kg_fail(err, KG_EIO, "/bin/sh: cannot start: %s", strerror(errno));
 }
 
 static kg_status demo(char **keys, int n, struct kg_err *err)

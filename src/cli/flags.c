@@ -138,8 +138,10 @@ static kg_status parse_flag(struct given *given, const struct kg_command *c, int
         return set_value(given, f, f->clears ? "false" : "true", err);
     if (value == NULL) {
         if (*i + 1 == argc)
-            return kg_fail(err, KG_EINVAL, "--%s: expected a value (%s), found the end",
-                           f->name, f->arg_name);
+            return kg_fail(
+                err, KG_EINVAL,
+                "--%s: expected a value (%s), found the end of the command line", f->name,
+                f->arg_name);
         value = argv[++*i];
     }
     return set_value(given, f, value, err);

@@ -45,7 +45,8 @@ static kg_status join(int n, struct kg_err *err)
             int pair[2];
 
             if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-                return kg_fail(err, KG_EIO, "--ranks: no socket for ranks %d and %d: %s",
+                return kg_fail(err, KG_EIO,
+                               "--ranks: cannot connect ranks %d and %d by a socket: %s",
                                j, i, strerror(errno));
             fd[i][j] = pair[0];
             fd[j][i] = pair[1];
@@ -65,7 +66,8 @@ static void part(int n, int me)
 /* Until all are begun, a failure ends those that are. */
 static kg_status give_up(int begun, struct kg_err *err)
 {
-    kg_status status = kg_fail(err, KG_EIO, "--ranks: no process for rank %d: %s", begun,
+    kg_status status = kg_fail(err, KG_EIO,
+                               "--ranks: cannot start the process of rank %d: %s", begun,
                                strerror(errno));
 
     for (int p = 1; p < begun; p++)
@@ -80,7 +82,8 @@ static kg_status share_loss(struct kg_ranks_loss **loss, struct kg_err *err)
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (memory == MAP_FAILED)
-        return kg_fail(err, KG_ENOMEM, "--ranks: no shared memory: %s", strerror(errno));
+        return kg_fail(err, KG_ENOMEM, "--ranks: cannot create shared memory: %s",
+                       strerror(errno));
     *loss = memory;
     return KG_OK;
 }

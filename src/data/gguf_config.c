@@ -61,10 +61,12 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
     size_t n, i;
     const char *text = kg_gguf_text(v, &n);
 
-    if (kind && !kg_gguf_is(kind, "model"))
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: general.type: expected a model, found another type",
-                       g->files[0].path);
+    if (kind && !kg_gguf_is(kind, "model")) {
+        text = kg_gguf_text(kind, &n);
+        return kg_fail(
+            err, KG_EUNSUPPORTED, "%s: general.type: expected 'model', found '%.*s'",
+            g->files[0].path, (int)(text ? n < 60 ? n : 60 : 0), text ? text : "");
+    }
     snprintf(name, sizeof name, "%.*s", text ? (int)(n < 60 ? n : 60) : 0,
              text ? text : "");
     for (i = 0; i < N_ARCHS; i++) {
@@ -79,7 +81,7 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
                     sizeof *ARCHS, err) == KG_OK)
         kg_fail(err, KG_EUNSUPPORTED, "%s.expert_count: expected %s, found %s", name,
                 ARCHS[i].flags & KG_GGUF_EXPERTS ? "experts" : "none",
-                ARCHS[i].flags & KG_GGUF_EXPERTS ? "none" : "some");
+                ARCHS[i].flags & KG_GGUF_EXPERTS ? "none" : "experts");
     return kg_err_prefix(err, "%s", g->files[0].path);
 }
 

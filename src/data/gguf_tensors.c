@@ -244,8 +244,10 @@ kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
             snprintf(to, KG_GGUF_NAME + 1, "%s%s", NAMES[i].name, end);
         return KG_OK;
     }
-    return kg_fail(err, KG_EUNSUPPORTED, "tensor %s: expected one that %s has in GGUF",
-                   name, arch->name);
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "tensor %s: expected a tensor that GGUF has a name for in models of type %s",
+        name, arch->name);
 }
 
 /* ---- files ---- */
@@ -270,7 +272,9 @@ kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
     while (i < n && strcmp(FILES[i].file, file) != 0)
         i++;
     if (i == n)
-        return kg_fail(err, KG_ENOTFOUND, "%s: a GGUF file has no %s", path, file);
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a file that a GGUF file can stand for, found %s",
+                       path, file);
     KG_TRY(kg_gguf_open(&g, path, err));
     kg_status status = FILES[i].put(out, &g, err);
     kg_gguf_close(&g);

@@ -55,7 +55,8 @@ static kg_status pack(struct kg_gz_writer *w, int how, struct kg_err *err)
         w->z.next_out = w->out;
         w->z.avail_out = OUT_BYTES;
         if (deflate(&w->z, how) == Z_STREAM_ERROR)
-            return kg_fail(err, KG_EIO, "%s: expected to compress, found a broken stream",
+            return kg_fail(err, KG_EIO,
+                           "%s: cannot compress: zlib reports a broken stream",
                            w->file.path);
         KG_TRY(kg_file_writer_put(&w->file, w->out, OUT_BYTES - w->z.avail_out, err));
     } while (w->z.avail_out == 0);

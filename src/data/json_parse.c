@@ -153,17 +153,18 @@ static kg_status scan_string(struct parser *p)
     for (;;) {
         p->at += kg_json_plain_prefix(p->at, (size_t)(p->end - p->at));
         if (p->at == p->end)
-            return refuse(p, "premature end of input");
+            return refuse(p, "the text ends in the middle of a value");
         if (*p->at == '\\') {
             KG_TRY(scan_escape(p));
             continue;
         }
         size_t length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
         if (length == 0)
-            return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
+            return refuse(p, "byte 0x%x is not UTF-8", (unsigned char)*p->at);
         if (length == 1 && (unsigned char)*p->at < ' ')
-            return *p->at == '\n' ? refuse(p, "unexpected newline")
-                                  : refuse(p, "control character 0x%x", *p->at);
+            return *p->at == '\n'
+                       ? refuse(p, "a line break inside a string")
+                       : refuse(p, "control character 0x%x inside a string", *p->at);
         p->at += length;
         if (p->at[-1] == '"')
             return KG_OK;
@@ -183,7 +184,7 @@ static kg_status next(struct parser *p)
                         ? 1
                         : kg_utf8_length(p->at, (size_t)(p->end - p->at));
     if (length == 0)
-        return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
+        return refuse(p, "byte 0x%x is not UTF-8", (unsigned char)*p->at);
     p->at += length;
     p->kind = *p->token;
     if (p->kind == '"')
@@ -271,10 +272,10 @@ static kg_status add_key(struct parser *p)
     size_t n;
 
     if (p->kind != '"')
-        return refuse(p, "string or '}' expected");
+        return refuse(p, "expected a key in quotes, or '}'");
     KG_TRY(decode(&key, &n, p));
     if (memchr(key, 0, n))
-        return refuse(p, "NUL byte in object key not supported");
+        return refuse(p, "a key with a NUL");
     p->b->place = p->token;
     return kg_json_take_key(p->b, key, n, p->err);
 }
@@ -313,11 +314,11 @@ static kg_status add_number(struct parser *p)
         if (errno == 0)
             return kg_json_add_int(p->b, whole, p->err);
         if (!p->b->wide_integers)
-            return refuse(p, "too big %sinteger", whole < 0 ? "negative " : "");
+            return refuse(p, "an integer beyond 64 bits");
     }
     double real = strtod(digits, NULL);
     if (!isfinite(real))
-        return refuse(p, "real number overflow");
+        return refuse(p, "a number beyond 1.8e308");
     return kg_json_add_real(p->b, real, p->err);
 }
 
@@ -334,13 +335,13 @@ static kg_status add_members(struct parser *p, char close)
             KG_TRY(add_key(p));
             KG_TRY(next(p));
             if (p->kind != ':')
-                return refuse(p, "':' expected");
+                return refuse(p, "expected ':' after a key");
             KG_TRY(next(p));
         }
         KG_TRY(add_value(p));
         KG_TRY(next(p));
         if (p->kind != ',')
-            return p->kind == close ? KG_OK : refuse(p, "'%c' expected", close);
+            return p->kind == close ? KG_OK : refuse(p, "expected ',' or '%c'", close);
         KG_TRY(next(p));
     }
 }
@@ -348,7 +349,7 @@ static kg_status add_members(struct parser *p, char close)
 static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
 {
     if (p->b->depth == KG_JSON_MAX_DEPTH)
-        return refuse(p, "lists nested at most %d deep expected", KG_JSON_MAX_DEPTH);
+        return refuse(p, "lists or objects nested more than %d deep", KG_JSON_MAX_DEPTH);
     KG_TRY(kg_json_open(p->b, type, p->err));
     KG_TRY(add_members(p, close));
     kg_status status = kg_json_close(p->b, p->err);
@@ -356,7 +357,7 @@ static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
         return status;
     p->at = p->b->place;
     KG_TRY(next(p));
-    return refuse(p, "duplicate object key");
+    return refuse(p, "the same key twice in an object");
 }
 
 /* The last token is its first. */
@@ -378,7 +379,8 @@ static kg_status add_value(struct parser *p)
     case 'n':
         return kg_json_add_null(p->b, p->err);
     default:
-        return refuse(p, "%s token", p->kind == INVALID ? "invalid" : "unexpected");
+        return refuse(p, "%s",
+                      p->kind == INVALID ? "no value of JSON" : "a value is missing");
     }
 }
 
@@ -420,5 +422,5 @@ kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t
     KG_TRY(next(&p));
     KG_TRY(add_value(&p));
     KG_TRY(next(&p));
-    return p.kind == END ? KG_OK : refuse(&p, "end of file expected");
+    return p.kind == END ? KG_OK : refuse(&p, "expected the end after one value");
 }

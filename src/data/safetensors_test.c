@@ -181,7 +181,7 @@ static void broken_headers_are_refused_with_tensor_and_numbers(void **state)
             3, KG_EFORMAT, "tensor 'b'");
     refuses("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
             "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
-            2, KG_EFORMAT, "duplicate");
+            2, KG_EFORMAT, "the same key twice");
     refuses("{\"__metadata__\":{\"k\":1}}", 0, KG_EFORMAT, "'k'");
     refuses("{\"__metadata__\":[]}", 0, KG_EFORMAT, "__metadata__");
     refuses("{}", 5, KG_EFORMAT, "found 5");

@@ -97,9 +97,9 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "set a: sets.a.rewards: task: expected one of"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n"
          "    reward_weights: [1, 2]\n",
-         KG_EINVAL, "sets.a.reward_weights: expected one for each"},
+         KG_EINVAL, "sets.a.reward_weights: expected one weight for each"},
         {"sets:\n  a:\n    data: data.jsonl\n    reward_weights: [1]\n", KG_EINVAL,
-         "sets.a.reward_weights: expected one for each"},
+         "sets.a.reward_weights: expected one weight for each"},
         {"sets:\n  a:\n    data: data.jsonl\n    user_turn: true\n    chat_template: "
          "none\n",
          KG_EINVAL, "expected a chat template for user turns, found none"},

@@ -53,9 +53,9 @@ kg_status kg_param_place(struct kg_model *m, struct kg_param *p, struct kg_err *
     p->file_rows = p->rows;
     if (__builtin_mul_overflow(p->rows, p->cols, &n) ||
         n > INT64_MAX / 64 - m->n_elements)
-        return kg_fail(err, KG_ESHAPE,
-                       "model has too many parameters to address (at tensor %s)",
-                       p->name);
+        return kg_fail(
+            err, KG_ESHAPE,
+            "tensor %s: expected fewer than 2^57 parameters in all, found more", p->name);
     m->n_elements += (n + KG_PARAM_ALIGN - 1) / KG_PARAM_ALIGN * KG_PARAM_ALIGN;
     return KG_OK;
 }

@@ -537,7 +537,8 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
         return kg_fail(err, KG_EIO, "cannot listen on %s port %d: %s", s->opts.host,
                        s->opts.port, strerror(why));
     if (getsockname(s->listener, (struct sockaddr *)&bound, &n) != 0)
-        return kg_fail(err, KG_EIO, "getsockname: %s", strerror(errno));
+        return kg_fail(err, KG_EIO, "cannot read the port that was opened: %s",
+                       strerror(errno));
     /* the port stands at the same place in both kinds of address */
     s->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
     s->local = is_loopback(&bound);
@@ -554,7 +555,8 @@ static kg_status watch_own(struct kg_http_server *s, int fd, void *mark,
 {
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = mark};
     if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0)
-        return kg_fail(err, KG_EIO, "epoll_ctl: %s", strerror(errno));
+        return kg_fail(err, KG_EIO, "cannot watch the listening socket (epoll_ctl): %s",
+                       strerror(errno));
     return KG_OK;
 }
 
@@ -565,7 +567,8 @@ static kg_status open_all(struct kg_http_server *s, struct kg_err *err)
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     s->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->epoll < 0 || s->waker < 0)
-        return kg_fail(err, KG_EIO, "epoll: %s", strerror(errno));
+        return kg_fail(err, KG_EIO, "cannot watch connections (epoll): %s",
+                       strerror(errno));
     KG_TRY(watch_own(s, s->listener, &s->listener, err));
     KG_TRY(watch_own(s, s->waker, &s->waker, err));
     return kg_mem_new(&s->buffer, KG_HTTP_READ_BYTES, 1, "read buffer", err);
@@ -580,7 +583,10 @@ static kg_status start_thread(struct kg_http_server *s, struct kg_err *err)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&s->thread, NULL, kg_http_server_thread, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code == 0 ? KG_OK : kg_fail(err, KG_EIO, "thread: %s", strerror(code));
+    return code == 0
+               ? KG_OK
+               : kg_fail(err, KG_EIO, "cannot start the thread of the HTTP server: %s",
+                         strerror(code));
 }
 
 kg_status kg_http_server_start(struct kg_http_server **out,

@@ -134,8 +134,9 @@ kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
         return KG_OK;
     if (strcmp(asked, "auto") == 0)
         return kg_fail(err, KG_EINVAL,
-                       "each of %d ranks would choose by itself; expected cpu, cuda or "
-                       "cuda:N, found auto",
+                       "expected cpu, cuda or cuda:N, found auto, by which "
+                       "each of the %d ranks "
+                       "would choose on its own",
                        r->n);
     if (strcmp(asked, "cuda") == 0)
         return choose(d, r, -1, err);

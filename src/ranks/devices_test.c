@@ -114,7 +114,8 @@ static void what_is_no_gpu_is_left_to_whoever_opens_it(void **state)
     static struct asked all[] = {
         {"cpu", NULL},
         {"gpu", NULL},
-        {"auto", "each of 2 ranks would choose by itself; expected cpu, cuda or cuda:N"},
+        {"auto",
+         "expected cpu, cuda or cuda:N, found auto, by which each of the 2 ranks"},
         {"cuda:x", "expected cuda or cuda:N"},
     };
 

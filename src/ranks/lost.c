@@ -82,6 +82,6 @@ kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
     if (who > 0)
         return kg_fail(err, KG_EIO, "%s: %s: %s is gone", what, me.text, name.text);
     return kg_fail(err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", what,
-                   me.text, takes ? "nothing is taken by" : "nothing from", name.text,
+                   me.text, takes ? "nothing accepted by" : "nothing from", name.text,
                    r->wait_s);
 }

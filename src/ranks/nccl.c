@@ -206,7 +206,8 @@ static kg_status until_launched(struct flight *f, double wait_s, double since,
         KG_TRY(lend(f, look, what, &over, err));
         if (!over && wait_s > 0 && kg_clock_seconds() - since > wait_s / 2)
             return kg_fail(err, KG_ETIMEOUT,
-                           "%s: nccl %s: not under way for %.3g s (half of ranks.wait_s)",
+                           "%s: nccl %s: expected it to start within %.3g s (half of "
+                           "ranks.wait_s), found it waiting",
                            what, f->x->version, wait_s / 2);
         if (!over)
             usleep(50);
@@ -231,7 +232,8 @@ static kg_status until_moved(struct flight *f, double wait_s, const char *what,
         KG_TRY(lend(f, look, what, &over, err));
         if (wait_s > 0 && kg_clock_seconds() - since > wait_s / 2)
             return kg_fail(err, KG_ETIMEOUT,
-                           "%s: nccl %s: not moved for %.3g s (half of ranks.wait_s)",
+                           "%s: nccl %s: expected it to finish within %.3g s (half of "
+                           "ranks.wait_s), found it running",
                            what, f->x->version, wait_s / 2);
         usleep(50);
     }

@@ -439,7 +439,7 @@ static void send_to_two(struct kg_ranks *r)
     out[2] = (struct kg_ranks_part){bytes, LARGE};
     if (r->me != 2) {
         assert_int_equal(kg_ranks_exchange(r, out, in, "a step", &e), KG_ETIMEOUT);
-        assert_non_null(strstr(e.message, "nothing is taken by rank 2 for"));
+        assert_non_null(strstr(e.message, "nothing accepted by rank 2 for"));
     }
     free(bytes);
 }

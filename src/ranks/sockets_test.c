@@ -93,7 +93,7 @@ static void who_takes_nothing_is_blamed_where_nobody_owes(void **state)
     send_byte(3);
     fill(1);
     assert_int_equal(verdict(), KG_ETIMEOUT);
-    assert_non_null(strstr(why.message, "nothing is taken by rank 1 for"));
+    assert_non_null(strstr(why.message, "nothing accepted by rank 1 for"));
 }
 
 /* All answered, so that nobody is missing: one is named that is waited for directly. */

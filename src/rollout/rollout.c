@@ -56,8 +56,8 @@ static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
                        "open sequences: expected 0, or the batch's %d to %d, found %d",
                        o->max_batch, 1 << 20, o->max_open);
     if (o->kv_tokens < 0 || o->kv_tokens / KG_KV_BLOCK > INT32_MAX / KG_KV_BLOCK - 1)
-        return kg_fail(err, KG_EINVAL, "cache of %lld tokens is out of range",
-                       (long long)o->kv_tokens);
+        return kg_fail(err, KG_EINVAL, "cache: expected 0 to %d tokens, found %lld",
+                       INT32_MAX - 2 * KG_KV_BLOCK, (long long)o->kv_tokens);
     return KG_OK;
 }
 

@@ -99,7 +99,9 @@ static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char
     if (sqlite3_step(get) == SQLITE_ROW)
         *out = sqlite3_column_double(get, 0);
     else
-        status = kg_fail(err, KG_EFORMAT, "%s: expected the value '%s' in it, found none",
+        status = kg_fail(err, KG_EFORMAT,
+                         "%s: expected an index whose table meta has '%s', found none: "
+                         "rebuild the index",
                          path, key);
     sqlite3_finalize(get);
     return status;
@@ -113,8 +115,10 @@ static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const ch
 
     KG_TRY(get_meta(&value, db, path, key, err));
     if (!(value >= 0 && value < 0x1p53 && value == floor(value)))
-        return kg_fail(err, KG_EFORMAT, "%s: expected a number of %s, found %g", path,
-                       key, value);
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected the number of its %s, a whole number, found %g: "
+                       "rebuild the index",
+                       path, key, value);
     *out = (int64_t)value;
     return KG_OK;
 }
@@ -138,8 +142,10 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
     info->bm25.stop_words = stop_words != 0;
     if (info->passages >= 1 && info->passages < UINT32_MAX)
         return KG_OK;
-    return kg_fail(err, KG_EFORMAT, "%s: expected a number of passages, found %lld", path,
-                   (long long)info->passages);
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected at least one passage and less than 2^32, found %lld: "
+                   "rebuild the index",
+                   path, (long long)info->passages);
 }
 
 static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t *at,
@@ -151,8 +157,10 @@ static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t
     if (!lengths)
         return KG_OK;
     if (*at + n > index->info.passages)
-        return kg_fail(err, KG_EFORMAT, "%s: expected %lld lengths, found more",
-                       index->path, (long long)index->info.passages);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: expected the lengths of %lld passages, found more: rebuild the index",
+            index->path, (long long)index->info.passages);
     memcpy(index->lengths + *at, lengths, (size_t)n * sizeof *index->lengths);
     *at += n;
     return KG_OK;
@@ -172,7 +180,9 @@ static kg_status read_lengths(struct kg_index *index, sqlite3 *db, struct kg_err
         KG_TRY_GOTO(out, take_lengths(index, get, &at, err));
     status = at == index->info.passages
                  ? KG_OK
-                 : kg_fail(err, KG_EFORMAT, "%s: expected %lld lengths, found %lld",
+                 : kg_fail(err, KG_EFORMAT,
+                           "%s: expected the lengths of %lld passages, found %lld: "
+                           "rebuild the index",
                            index->path, (long long)index->info.passages, (long long)at);
 out:
     sqlite3_finalize(get);

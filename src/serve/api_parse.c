@@ -251,7 +251,10 @@ static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
         return wrong(err, "an object", v);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (kg_json_get(v, taken[i]))
-            return kg_fail(err, KG_EINVAL, "'%s' cannot be given here", taken[i]);
+            return kg_fail(
+                err, KG_EINVAL,
+                "expected variables of the template, found '%s', which the server sets",
+                taken[i]);
     r->template_vars = v;
     return KG_OK;
 }

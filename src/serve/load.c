@@ -141,7 +141,7 @@ static kg_status start_server(struct load *l, struct kg_err *err)
     int code = pthread_create(&l->thread, NULL, serve_main, l);
     l->thread_runs = code == 0;
     if (code != 0)
-        return kg_fail(err, KG_EIO, "thread: %s", strerror(code));
+        return kg_fail(err, KG_EIO, "cannot start a thread: %s", strerror(code));
     snprintf(l->url, sizeof l->url, "http://127.0.0.1:%d/v1/completions",
              kg_serve_port(l->server));
     return KG_OK;

@@ -157,7 +157,8 @@ static kg_status open_policy(void **state, const struct kg_tokenizer *tok,
     p->numbers = (struct kg_policy_numbers){.further = opts->further, .key = p->player};
     if (getentropy(bytes, sizeof bytes) != 0) {
         kg_mem_free(p);
-        return kg_fail(err, KG_EIO, "the key of the policy: no random bytes");
+        return kg_fail(err, KG_EIO,
+                       "the key of the policy: cannot read random bytes from the system");
     }
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(p->key + 2 * i, 3, "%02x", bytes[i]);
@@ -300,8 +301,9 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
                      e->request->draw, e->sample);
             if (e->sample >= MAX_SAMPLES)
                 return kg_fail(err, KG_EINVAL,
-                               "expected at most %d samples with env external",
-                               MAX_SAMPLES);
+                               "expected at most %d samples of a prompt with env "
+                               "external, found sample %d",
+                               MAX_SAMPLES, (int)e->sample);
         }
     return KG_OK;
 }

@@ -26,13 +26,16 @@ static kg_status take_number(struct kg_policy_numbers *to, struct kg_traj *t,
     if (!(fabs(x) <= MAX_NUMBER) ||
         snprintf(name, sizeof name, "%s%s", before, key) >= KG_FURTHER_NAME)
         return kg_fail(err, KG_EFORMAT,
-                       "expected numbers of at most %g with names of at most %d bytes",
-                       MAX_NUMBER, KG_FURTHER_NAME - 1);
+                       "expected numbers of at most %g with names of at most %d bytes, "
+                       "found '%s%.80s'",
+                       MAX_NUMBER, KG_FURTHER_NAME - 1, before, key);
     for (const char *c = name; *c; c++)
         if (!kg_char_in("_-./", *c) && !(*c >= '0' && *c <= '9') &&
             !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
-            return kg_fail(err, KG_EFORMAT,
-                           "expected names of letters, digits, '_', '-', '.' and '/'");
+            return kg_fail(
+                err, KG_EFORMAT,
+                "expected names of letters, digits, '_', '-', '.' and '/', found '%s'",
+                name);
     if (!names)
         return KG_OK;
     if (kg_further_find(&k, names, name, &full) != KG_OK) {
@@ -53,12 +56,16 @@ static kg_status take_numbers(struct kg_policy_numbers *to, struct kg_traj *t,
 {
     if (numbers && kg_json_type(numbers) != KG_JSON_OBJECT &&
         kg_json_type(numbers) != KG_JSON_NULL)
-        return kg_fail(err, KG_EFORMAT, "expected objects as rewards and metrics");
+        return kg_fail(err, KG_EFORMAT,
+                       "expected objects as rewards and metrics, found %s",
+                       kg_json_type_name(numbers));
     for (size_t i = 0; i < kg_json_size(numbers); i++) {
         const struct kg_json *x = kg_json_value_at(numbers, i);
 
         if (!kg_json_is_number(x) && kg_json_type(x) != KG_JSON_NULL)
-            return kg_fail(err, KG_EFORMAT, "expected numbers in rewards and metrics");
+            return kg_fail(err, KG_EFORMAT,
+                           "expected numbers in rewards and metrics, found %s",
+                           kg_json_type_name(x));
         if (kg_json_is_number(x))
             KG_TRY(take_number(to, t, before, kg_json_key_at(numbers, i),
                                kg_json_real(x, 0), names, err));

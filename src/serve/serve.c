@@ -416,7 +416,10 @@ static kg_status start_intake(struct kg_serve *s, struct kg_err *err)
     int code = pthread_create(&s->intake_thread, NULL, intake_main, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     s->intake_runs = code == 0;
-    return code == 0 ? KG_OK : kg_fail(err, KG_EIO, "thread: %s", strerror(code));
+    return code == 0
+               ? KG_OK
+               : kg_fail(err, KG_EIO, "cannot start the thread that reads requests: %s",
+                         strerror(code));
 }
 
 static kg_status open_http(struct kg_serve *s, struct kg_err *err)

@@ -29,8 +29,9 @@ kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts 
                                 const char *path, struct kg_err *err)
 {
     if ((!opts->command || !*opts->command) && !opts->rewards)
-        return kg_fail(err, KG_EINVAL,
-                       "task external: expected a grading command, found none");
+        return kg_fail(
+            err, KG_EINVAL,
+            "task external: expected a grading command (the key command), found none");
     return kg_task_read(d, path, opts, false, err);
 }
 
@@ -188,7 +189,8 @@ kg_status kg_task_external_check(const struct kg_task_opts *opts, struct kg_err 
     if (opts->command && *opts->command && opts->timeout_ms >= 1)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "task external: expected a command and a time limit from 1 ms, found "
+                   "task external: expected a grading command (the key command) and a "
+                   "time limit of at least 1 ms, found "
                    "%s and %d ms",
                    opts->command && *opts->command ? "one" : "none", opts->timeout_ms);
 }

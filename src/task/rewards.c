@@ -42,7 +42,7 @@ static kg_status read_name(struct part *p, const struct kg_task_rewards *r,
     memcpy(p->name, spec, n);
     for (int i = 0; i < r->n; i++)
         if (strcmp(r->part[i].name, p->name) == 0)
-            return kg_fail(err, KG_EINVAL, "expected a name for each, found '%s' twice",
+            return kg_fail(err, KG_EINVAL, "expected different names, found '%s' twice",
                            p->name);
     *grader = spec + n + 1;
     return KG_OK;
@@ -61,7 +61,7 @@ static kg_status open_external(struct part *p, const char *command,
     p->opts.command = own;
     if (!*own)
         return kg_fail(err, KG_EINVAL,
-                       "expected a command after external, found none for %s", p->name);
+                       "%s: expected a command after external, found none", p->name);
     return kg_task_grader_open(&p->opts.running, &p->opts, err);
 }
 
@@ -102,8 +102,8 @@ kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *con
     if (!r)
         return err->code;
     if (n > KG_TRAJ_PARTS) {
-        status = kg_fail(err, KG_EINVAL, "expected at most %d, found %zu", KG_TRAJ_PARTS,
-                         n);
+        status = kg_fail(err, KG_EINVAL, "expected at most %d rewards, found %zu",
+                         KG_TRAJ_PARTS, n);
         goto fail;
     }
     for (size_t i = 0; i < n; i++)
@@ -182,10 +182,11 @@ static kg_status check_sizes(const struct kg_task_rewards_keys *keys, size_t n,
                              size_t weights, struct kg_err *err)
 {
     if (weights != 0 && weights != n)
-        return kg_fail(err, KG_EINVAL, "%s: expected one for each of %s (%zu), found %zu",
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected one weight for each reward of %s (%zu), found %zu",
                        keys->weights, keys->rewards, n, weights);
     if (n > KG_TRAJ_PARTS)
-        return kg_fail(err, KG_EINVAL, "%s: expected at most %d, found %zu",
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d rewards, found %zu",
                        keys->rewards, KG_TRAJ_PARTS, n);
     return KG_OK;
 }

@@ -233,7 +233,8 @@ static void weights_are_as_many_as_rewards(void **state)
     } cases[] = {
         {"x.weights=[]", NULL},
         {"x.weights=[1, 2]", NULL},
-        {"x.weights=[1]", "x.weights: expected one for each of x.rewards (2), found 1"},
+        {"x.weights=[1]",
+         "x.weights: expected one weight for each reward of x.rewards (2), found 1"},
         {"x.weights=[1, 2, 3]", "(2), found 3"},
         {"x.weights=[1, two]", "x.weights: expected numbers, found 'two'"},
     };

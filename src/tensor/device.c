@@ -60,7 +60,9 @@ static kg_status check_about(const struct library *l, struct kg_err *err)
     const struct kg_cuda_about *a = l->about;
 
     if (a->interface != KG_CUDA_INTERFACE)
-        return kg_fail(err, KG_ECONFLICT, "cuda: %s: expected interface %d, found %d",
+        return kg_fail(err, KG_ECONFLICT,
+                       "cuda: %s: expected the library that was built with this kedge "
+                       "(interface %d), found another one (%d)",
                        l->path, KG_CUDA_INTERFACE, (int)a->interface);
     if (strcmp(a->version, KG_VERSION) != 0)
         return kg_fail(err, KG_ECONFLICT,
@@ -69,8 +71,9 @@ static kg_status check_about(const struct library *l, struct kg_err *err)
                        l->path, a->version);
     if (a->table_bytes != sizeof(struct kg_backend))
         return kg_fail(err, KG_ECONFLICT,
-                       "cuda: %s: expected a table of %zu bytes, found %u", l->path,
-                       sizeof(struct kg_backend), (unsigned)a->table_bytes);
+                       "cuda: %s: expected the library that was built with this kedge (a "
+                       "table of %zu bytes), found another one (%u bytes)",
+                       l->path, sizeof(struct kg_backend), (unsigned)a->table_bytes);
     return KG_OK;
 }
 
@@ -84,7 +87,8 @@ static kg_status load(struct library *l, const char *const *folders, size_t n,
     l->about = dlsym(handle, "kg_backend_cuda_about");
     if (!l->about)
         return kg_fail(err, KG_EFORMAT,
-                       "cuda: %s: expected the symbol kg_backend_cuda_about, found none",
+                       "cuda: %s: expected kedge's CUDA library, found one without the "
+                       "symbol kg_backend_cuda_about",
                        l->path);
     return check_about(l, err);
 }
@@ -257,14 +261,17 @@ static kg_status draw_nowhere(const struct kg_draws *d, const struct kg_head_out
                               const struct kg_head *h, struct kg_err *err)
 {
     (void)d, (void)out, (void)h;
-    return kg_fail(err, KG_EUNSUPPORTED, "draw: expected a device, found a plan of one");
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "draw: expected a real device, found one that exists for planning only");
 }
 static kg_status replay_nowhere(uint64_t key, kg_status (*body)(void *, struct kg_err *),
                                 void *arg, struct kg_err *err)
 {
     (void)key, (void)body, (void)arg;
-    return kg_fail(err, KG_EUNSUPPORTED,
-                   "replay: expected a device, found a plan of one");
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "replay: expected a real device, found one that exists for planning only");
 }
 
 const struct kg_backend *kg_device_planned(void)

@@ -87,7 +87,7 @@ static void a_library_without_the_name_is_refused(void **state)
 {
     (void)state;
     make_library("empty", "int something;");
-    refuses("empty", KG_EFORMAT, "expected the symbol kg_backend_cuda_about, found none");
+    refuses("empty", KG_EFORMAT, "found one without the symbol kg_backend_cuda_about");
 }
 
 /* None of its code runs: it would end the test. */
@@ -95,12 +95,13 @@ static void a_library_of_another_build_is_refused(void **state)
 {
     (void)state;
     make_library("older", ABOUT("KG_CUDA_INTERFACE - 1", "0", "0") OPEN("_exit(9);"));
-    refuses("older", KG_ECONFLICT, "older/libkedge_cuda.so: expected interface ");
+    refuses("older", KG_ECONFLICT,
+            "older/libkedge_cuda.so: expected the library that was ");
     make_library("newer", ABOUT("KG_CUDA_INTERFACE", "0", "9.9") OPEN("_exit(9);"));
     refuses("newer", KG_ECONFLICT,
             "expected the library of kedge " KG_VERSION ", found that of 9.9");
     make_library("slots", ABOUT("KG_CUDA_INTERFACE", "8", KG_VERSION) OPEN("_exit(9);"));
-    refuses("slots", KG_ECONFLICT, " bytes, found 8");
+    refuses("slots", KG_ECONFLICT, "bytes), found another one (8 bytes)");
 }
 
 static void what_the_library_says_is_passed_on(void **state)

@@ -543,7 +543,7 @@ static kg_status list_index(struct kg_jv *out, struct kg_jinja *j, const struct 
             return KG_OK;
         }
     }
-    return kg_jinja_fail(j, "expected a member of the list");
+    return kg_jinja_fail(j, "expected a value that the list contains, found another");
 }
 
 static kg_status list_count(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,

@@ -48,7 +48,7 @@ static kg_status compare(const struct kg_tokenizer *a, const struct kg_tokenizer
             status = kg_fail(
                 err, KG_ECONFLICT,
                 "%s: expected the model's tokenizer, found another one: id %d is "
-                "'%.40s' there and '%.40s' here",
+                "'%.40s' in it and '%.40s' in the model's",
                 dir, id, kg_str_text(&y), kg_str_text(&x));
     }
     kg_str_release(&x);

@@ -128,7 +128,7 @@ static kg_status decode_spelled(struct kg_reader *r, const struct kg_json *value
     KG_TRY(kg_reader_byte_level(r, PATH, value));
     if (!r->spelled || r->decodes_spelled)
         return kg_reader_refuse(r, PATH, "type", kg_json_get(value, "type"),
-                                "it once, and only after a ByteLevel pre_tokenizer");
+                                "at most one such step, with a ByteLevel pre_tokenizer");
     r->decodes_spelled = true;
     return KG_OK;
 }
@@ -139,7 +139,7 @@ static kg_status need_tokens(struct kg_reader *r, const struct kg_json *value)
     if (!r->decodes_bytes && !r->fused)
         return KG_OK;
     return kg_reader_refuse(r, PATH, "type", kg_json_get(value, "type"),
-                            "it before ByteFallback and Fuse");
+                            "this step to come before ByteFallback and Fuse");
 }
 
 static kg_status decode_mark(struct kg_reader *r, const struct kg_json *value)
@@ -167,10 +167,10 @@ static kg_status decode_strip(struct kg_reader *r, const struct kg_json *value)
                                 "a space");
     if (start < 0 || start > 1 || r->tok->lead > 0)
         return kg_reader_refuse(r, PATH, "start", kg_json_get(value, "start"),
-                                "0 or 1, once");
+                                "0 or 1, in one step only");
     if (!r->fused)
         return kg_reader_refuse(r, PATH, "type", kg_json_get(value, "type"),
-                                "it after Fuse");
+                                "this step to come after Fuse");
     r->tok->lead = (int32_t)start;
     return KG_OK;
 }

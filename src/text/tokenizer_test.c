@@ -437,9 +437,9 @@ static void adapters_with_another_tokenizer_are_refused(void **state)
     assert_int_equal(beside(tok, dir, "{\"a\": 0, \"b\": 1, \"P\": 2}", abc), KG_OK);
     assert_int_equal(beside(tok, dir, "{\"a\": 0, \"b\": 1, \"c\": 2}", abc),
                      KG_ECONFLICT);
-    assert_non_null(strstr(err.message, "id 2 is 'c' there and '' here"));
+    assert_non_null(strstr(err.message, "id 2 is 'c' in it and '' in the model's"));
     assert_int_equal(beside(tok, dir, "{\"a\": 1, \"b\": 0}", abc), KG_ECONFLICT);
-    assert_non_null(strstr(err.message, "id 0 is 'b' there and 'a' here"));
+    assert_non_null(strstr(err.message, "id 0 is 'b' in it and 'a' in the model's"));
     assert_non_null(strstr(err.message, dir));
     kg_tokenizer_close(tok);
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);

@@ -129,8 +129,8 @@ static kg_status refuse_twins(const struct key *keys, uint32_t n, struct kg_err 
         if (keys[i].n == keys[i - 1].n &&
             memcmp(keys[i].bytes, keys[i - 1].bytes, keys[i].n) == 0)
             return kg_fail(err, KG_EFORMAT,
-                           "expected a text once among the pieces, found it as ids %d "
-                           "and %d",
+                           "expected pieces of different text, found the same text as "
+                           "ids %d and %d",
                            (int)keys[i - 1].id, (int)keys[i].id);
     return KG_OK;
 }

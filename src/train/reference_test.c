@@ -91,7 +91,7 @@ static void other_bytes_of_an_id_are_refused_with_the_id(void **state)
                               : ids.data[i + 1] == '4' ? '3'
                                                        : ids.data[i + 1];
     digits_with_ids(kg_str_text(&ids));
-    expect_refused(ROOT, "is '4' there and '3' here");
+    expect_refused(ROOT, "is '4' in it and '3' in the model's");
     kg_str_release(&ids);
 }
 

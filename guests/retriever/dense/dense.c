@@ -259,8 +259,8 @@ static kg_status read_again(struct kg_seeker *k, const struct kg_candidate *at, 
         }
         if (row % KG_DENSE_ROWS >= rows)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected the vector of passage %lld, found %lld in its "
-                           "row",
+                           "%s: expected the vector of passage %lld, found only %lld "
+                           "vectors in its block",
                            k->d->path, (long long)row + 1, (long long)rows);
         kg_codes_put(&k->halves, i, halves + row % KG_DENSE_ROWS * k->d->dim);
     }

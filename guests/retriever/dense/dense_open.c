@@ -142,8 +142,9 @@ kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_de
     if (*halves && *n * row == bytes)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "%s: expected %lld vectors of %d numbers, found others", d->path,
-                   (long long)d->n, (int)d->dim);
+                   "%s: expected each block of vectors to have whole vectors of %d "
+                   "numbers, found a block of %lld bytes: rebuild the vectors",
+                   d->path, (int)d->dim, (long long)bytes);
 }
 
 static kg_status take_chunk(struct kg_dense *d, sqlite3_stmt *get, int64_t *at,
@@ -158,10 +159,10 @@ static kg_status take_chunk(struct kg_dense *d, sqlite3_stmt *get, int64_t *at,
     KG_TRY(kg_dense_chunk(&halves, &n, d, get, err));
     if (chunk != *at / KG_DENSE_ROWS || n != expected)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected %lld vectors in row %lld of its vectors, found %lld "
-                       "in row %lld",
-                       d->path, (long long)expected, (long long)(*at / KG_DENSE_ROWS),
-                       (long long)n, (long long)chunk);
+                       "%s: expected block %lld of its vectors, with %lld vectors, found "
+                       "block %lld with %lld: rebuild the vectors",
+                       d->path, (long long)(*at / KG_DENSE_ROWS), (long long)expected,
+                       (long long)chunk, (long long)n);
     for (int64_t i = 0; i < n; i++)
         KG_TRY(take_vector(d, (*at)++, halves + i * d->dim, bytes, err));
     return KG_OK;

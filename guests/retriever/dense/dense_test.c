@@ -571,12 +571,14 @@ static void is_refused_after(const char *sql, const char *part)
 static void rows_of_vectors_are_where_they_belong(void **state)
 {
     (void)state;
-    is_refused_after("UPDATE vector SET chunk = 2 WHERE chunk = 1",
-                     "expected 6 vectors in row 1 of its vectors, found 6 in row 2");
-    is_refused_after("UPDATE vector SET halves = CAST(halves || (SELECT halves FROM "
-                     "vector WHERE chunk = 1) AS BLOB) WHERE chunk = 0; "
-                     "DELETE FROM vector WHERE chunk = 1",
-                     "expected 64 vectors in row 0 of its vectors, found 70 in row 0");
+    is_refused_after(
+        "UPDATE vector SET chunk = 2 WHERE chunk = 1",
+        "expected block 1 of its vectors, with 6 vectors, found block 2 with 6");
+    is_refused_after(
+        "UPDATE vector SET halves = CAST(halves || (SELECT halves FROM "
+        "vector WHERE chunk = 1) AS BLOB) WHERE chunk = 0; "
+        "DELETE FROM vector WHERE chunk = 1",
+        "expected block 0 of its vectors, with 64 vectors, found block 0 with 70");
     is_refused_after("DELETE FROM vector WHERE chunk = 1",
                      "expected 70 vectors, found 64");
 }

@@ -243,8 +243,8 @@ static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t b
 {
     (void)cudaGetLastError();
     if (e == cudaErrorMemoryAllocation)
-        kg_fail(err, KG_ENOMEM, "%s: no %s for %llu bytes", what, memory,
-                (unsigned long long)bytes);
+        kg_fail(err, KG_ENOMEM, "%s: expected %llu bytes of %s, found too little free",
+                what, (unsigned long long)bytes, memory);
     else
         kg_dev_failed(e, what, err);
     return NULL;
@@ -282,7 +282,8 @@ static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg
     *free = left;
     return e == cudaSuccess
                ? KG_OK
-               : kg_fail(err, KG_EDEVICE, "memory: %s", cudaGetErrorString(e));
+               : kg_fail(err, KG_EDEVICE, "cannot read the free memory of the GPU: %s",
+                         cudaGetErrorString(e));
 }
 /* Waits for all launches into the stream, by any thread. */
 static inline void kg_dev_settle(cudaStream_t stream)

@@ -458,12 +458,12 @@ static kg_status define_bits(struct plan_class *c, const char **why,
 
     *why = NULL;
     if (status == KG_EUNSUPPORTED)
-        *why = "the plan for 4096 rows makes no 1024";
+        *why = "the algorithm chosen for 4,096 rows cannot compute 1,024";
     if (status != KG_OK)
         return *why ? KG_OK : status;
     memcpy(c->rows, digests, sizeof c->rows);
     if (!are_all(digests, SMALL, c->rows))
-        *why = "rows of one product that are equal come out with other bits";
+        *why = "equal rows of one product have results of different bits";
     return KG_OK;
 }
 
@@ -686,7 +686,8 @@ static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 
         if (status == KG_EUNSUPPORTED && k == KG_PRODUCT_CHUNK)
             return refuse(
-                p, "the plan for sums over tokens does not support 1024 of them", err);
+                p, "the algorithm chosen for sums over tokens cannot add 1,024 of them",
+                err);
         if (status == KG_EUNSUPPORTED)
             kg_cuda_product_mma(c, ak, bk, KG_MATMUL_TN, add);
         else

@@ -418,12 +418,13 @@ static kg_status check_planned_device(const struct kg_recipe *r, bool device,
     const bool cpu = strcmp(r->model.device, "cpu") == 0;
     if (cpu != device)
         return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   device ? "model.device: expected cuda with the memory of a device, "
-                            "found %s"
-                          : "model.device: expected cpu without the memory of a device, "
-                            "found %s",
-                   r->model.device);
+    return kg_fail(
+        err, KG_EINVAL,
+        device ? "model.device: expected cuda, since the memory of a GPU is planned, "
+                 "found %s"
+               : "model.device: expected cpu, since no memory of a GPU is planned, "
+                 "found %s",
+        r->model.device);
 }
 
 enum { MOST_RANKS = 256 };

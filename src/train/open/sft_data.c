@@ -126,8 +126,9 @@ static kg_status finish(struct kg_sft_set *set, kg_status status, const char *na
 {
     if (status == KG_OK && set->n == 0)
         status = kg_fail(err, KG_EINVAL,
-                         "%s: expected a sequence of at most %zu tokens, found none",
-                         name, max_tokens);
+                         "%s: expected a sequence of at most %zu tokens "
+                         "(sft.max_tokens), found only longer ones (%zu)",
+                         name, max_tokens, set->dropped_too_long);
     if (status != KG_OK)
         kg_sft_set_release(set);
     return status;
