@@ -77,7 +77,7 @@ int cuGetProcAddress_v2(const char *name, void **f, int version, unsigned long l
 }'
 pass "a driver without a device is said to have none" says "$work/bare" 'the driver has no device$'
 driver mute 'int cuInit(unsigned flags) { return (int)flags; }'
-pass "a driver without a version is refused" says "$work/mute" 'libcuda\.so\.1 says no version'
+pass "a driver without a version is refused" says "$work/mute" "cannot read the driver's version from libcuda"
 mkdir "$work/text" && seq 100 >"$work/text/libcuda.so.1"
 pass "a file that is no driver is named" says "$work/text" \
     "expected an NVIDIA driver, found none: .*$work/text/libcuda\.so\.1: invalid ELF header"

@@ -139,7 +139,7 @@ static int parse_target(struct kg_http_head *h, char *target, const char **why)
         h->query = mark + 1;
     }
     if (!decode_path(target))
-        return refuse(why, 400, "bad %XX in the path");
+        return refuse(why, 400, "expected two hexadecimal digits after % in the path");
     h->path = *target ? target : "/";
     return 0;
 }

@@ -501,7 +501,8 @@ static kg_status power(struct kg_jv *out, struct kg_jinja *j, int64_t a, int64_t
             break;
         }
         if (__builtin_mul_overflow(x, a, &x))
-            return kg_jinja_fail(j, "expected a whole number of 64 bits, found a larger");
+            return kg_jinja_fail(
+                j, "expected a whole number of 64 bits, found a larger one");
     }
     *out = kg_jv_int(x);
     return KG_OK;

@@ -420,7 +420,7 @@ static kg_status round_whole(struct kg_jv *out, struct kg_jinja *j, int64_t i, i
     if (__builtin_sub_overflow(i, rest, &i) ||
         ((2 * rest > scale || (2 * rest == scale && i / scale % 2 != 0)) &&
          __builtin_add_overflow(i, scale, &i)))
-        return kg_jinja_fail(j, "expected a whole number of 64 bits, found a larger");
+        return kg_jinja_fail(j, "expected a whole number of 64 bits, found a larger one");
     *out = kg_jv_int(i);
     return KG_OK;
 }

@@ -12,7 +12,10 @@
 #include "train/environment_testing.h"
 #include "train/step/sums.h"
 
+#include <arpa/inet.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #define ROOT "build/test-runs/environment-fault"
@@ -311,45 +314,40 @@ static void ask_late(struct play *x, const char *episode)
         _exit(9);
 }
 
-/* A trace with one lie, or none. */
-static void report_trace(struct play *x, const char *episode)
+static void ask_big(struct play *x, const char *episode)
 {
-    const char *mode = play_mode + strlen("claim-"), *more = "";
-    struct play_turn t[3];
-    int from = 0, to = 3;
+    char *body = calloc(1, (8u << 20) + 1);
 
-    play_turns(x, t);
-    if (strcmp(mode, "id") == 0)
-        t[1].ids[t[1].prompt] = (t[1].ids[t[1].prompt] + 1) % 100;
-    if (strcmp(mode, "prompt") == 0)
-        t[2].ids[1]++;
-    if (strcmp(mode, "logp") == 0)
-        t[0].logp[0] -= 0.01;
-    if (strcmp(mode, "rounded") == 0)
-        t[0].logp[0] += 2e-5;
-    if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
-        t[2].n += mode[0] == 's' ? -1 : 1;
-        t[2].mask[t[2].prompt + t[2].n - 1] = 1;
-    }
-    if (strcmp(mode, "mask") == 0)
-        t[1].mask[2] = 1;
-    if (strcmp(mode, "bit") == 0)
-        t[1].mask[t[1].prompt] = 2;
-    if (strcmp(mode, "twice") == 0)
-        t[1] = t[0], t[1].node = "n1";
-    if (strcmp(mode, "node") == 0)
-        t[1].node = "n2";
-    if (strcmp(mode, "unnamed") == 0)
-        t[1].node = "";
-    if (strcmp(mode, "version") == 0)
-        more = ", \"schema_version\": 2";
-    if (strcmp(mode, "zero") == 0)
-        memset(t[0].mask, 0, sizeof t[0].mask), to = 1;
-    if (strcmp(mode, "nothing") == 0)
-        to = 0;
-    if (strcmp(mode, "branch") == 0)
-        from = 2;
-    play_report_turns(episode, t, from, to, more);
+    memset(body, 'a', 8u << 20);
+    play_ask(x, "/completions", body, play_text(x->task.root, "key"));
+    play_report(x, episode, x->status == 413 || x->status == 0 ? 0.5 : -1, "");
+    free(body);
+}
+
+/* A gigabyte in one chunk: the server drops it, or closes the connection. */
+static void ask_vast(struct play *x, const char *episode)
+{
+    static char piece[1 << 20];
+    const char *url = play_text(x->task.root, "url");
+    const char *at = strstr(url, "127.0.0.1:");
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)atoi(at + 10)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int sent = 0;
+
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
+        _exit(9);
+    snprintf(piece, sizeof piece,
+             "POST %s/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer "
+             "%s\r\nTransfer-Encoding: chunked\r\n\r\n40000000\r\n",
+             strchr(at, '/'), play_text(x->task.root, "key"));
+    (void)send(fd, piece, strlen(piece), MSG_NOSIGNAL);
+    memset(piece, 'a', sizeof piece);
+    while (sent < 1024 && send(fd, piece, sizeof piece, MSG_NOSIGNAL) > 0)
+        sent++;
+    close(fd);
+    play_report(x, episode, 0.5, "");
 }
 
 /* What only a server can do with a request. */
@@ -409,7 +407,7 @@ static void play_fault(struct play *x, const char *episode)
         return;
     }
     if (strncmp(mode, "http-", 5) == 0 || strncmp(mode, "claim-", 6) == 0)
-        mode[0] == 'h' ? spoil_answer() : report_trace(x, episode);
+        mode[0] == 'h' ? spoil_answer() : play_claim(x, episode);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (strcmp(mode, lines[i].mode) == 0) {
             say(lines[i].line, episode);
@@ -424,14 +422,8 @@ static void play_fault(struct play *x, const char *episode)
         ask_late(x, episode);
     if (strcmp(mode, "junk") == 0 || strcmp(mode, "refused") == 0)
         play_nothing(x, episode);
-    if (strcmp(mode, "big") == 0) {
-        char *body = calloc(1, (8u << 20) + 1);
-
-        memset(body, 'a', 8u << 20);
-        play_ask(x, "/completions", body, key);
-        play_report(x, episode, x->status == 413 || x->status == 0 ? 0.5 : -1, "");
-        free(body);
-    }
+    if (strcmp(mode, "big") == 0 || strcmp(mode, "vast") == 0)
+        mode[0] == 'b' ? ask_big(x, episode) : ask_vast(x, episode);
     if (strcmp(mode, "requests") == 0)
         ask_all(x, episode);
     if (strcmp(mode, "budget") == 0)
@@ -533,7 +525,9 @@ static void check_spoiled(const struct spoiled *row)
 {
     struct played p;
 
+    kg_mem_reset_peak();
     play_run(&p, row->mode, 3, NULL);
+    assert_true(kg_mem_peak_bytes() < 64 << 20);
     for (size_t k = 0; k < 9; k++) {
         const struct kg_traj *t = &p.b.trajs[k];
         const bool bad = k % 3 == 1;
@@ -570,6 +564,7 @@ static void reports_that_cannot_be_taken_give_no_verdict(void **state)
         {"mute", false, false, ""},
         {"late", true, false, ""},
         {"big", true, false, ""},
+        {"vast", true, false, ""},
     };
 
     (void)state;

@@ -320,6 +320,47 @@ static inline void play_thin(struct play *x, const char *episode)
     play_report_turns(episode, t, 1, 3, "");
 }
 
+/* A trace with one lie, or none. */
+static inline void play_claim(struct play *x, const char *episode)
+{
+    const char *mode = play_mode + strlen("claim-"), *more = "";
+    struct play_turn t[3];
+    int from = 0, to = 3;
+
+    play_turns(x, t);
+    if (strcmp(mode, "id") == 0)
+        t[1].ids[t[1].prompt] = (t[1].ids[t[1].prompt] + 1) % 100;
+    if (strcmp(mode, "prompt") == 0)
+        t[2].ids[1]++;
+    if (strcmp(mode, "logp") == 0)
+        t[0].logp[0] -= 0.01;
+    if (strcmp(mode, "rounded") == 0)
+        t[0].logp[0] += 2e-5;
+    if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
+        t[2].n += mode[0] == 's' ? -1 : 1;
+        t[2].mask[t[2].prompt + t[2].n - 1] = 1;
+    }
+    if (strcmp(mode, "mask") == 0)
+        t[1].mask[2] = 1;
+    if (strcmp(mode, "bit") == 0)
+        t[1].mask[t[1].prompt] = 2;
+    if (strcmp(mode, "twice") == 0)
+        t[1] = t[0], t[1].node = "n1";
+    if (strcmp(mode, "node") == 0)
+        t[1].node = "n2";
+    if (strcmp(mode, "unnamed") == 0)
+        t[1].node = "";
+    if (strcmp(mode, "version") == 0)
+        more = ", \"schema_version\": 2";
+    if (strcmp(mode, "zero") == 0)
+        memset(t[0].mask, 0, sizeof t[0].mask), to = 1;
+    if (strcmp(mode, "nothing") == 0)
+        to = 0;
+    if (strcmp(mode, "branch") == 0)
+        from = 2;
+    play_report_turns(episode, t, from, to, more);
+}
+
 static void play_fault(struct play *x, const char *episode); /* of the test; reports */
 
 static inline void play_episode(const char *line, size_t n)

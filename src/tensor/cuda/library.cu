@@ -148,7 +148,8 @@ static kg_status refuse_driver(struct kg_err *err)
                        dlerror());
     *(void **)&ask = dlsym(driver, "cuDriverGetVersion");
     if (!ask || ask(&version) != 0)
-        return kg_fail(err, KG_EDEVICE, "cuda: libcuda.so.1 says no version");
+        return kg_fail(err, KG_EDEVICE,
+                       "cuda: cannot read the driver's version from libcuda.so.1");
     (void)cudaRuntimeGetVersion(&runtime);
     const struct cuda_number d = number_of(version), r = number_of(runtime);
 
