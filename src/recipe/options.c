@@ -200,6 +200,10 @@ static const struct kg_opt_row first_rows[] = {
      false,
      "rollout.dynamic=false&episode.env=none,search,calculator&episode.window=0&"
      "rollout.data=&rollout.router_replay=false"},
+    {KEY(rollout.tool_steps), "0", 0, 64, NULL,
+     "with max_staleness: an episode that calls its tool goes on n steps later, so that "
+     "steps do not wait for tools; 0: a step waits",
+     false, "rollout.max_staleness>0&episode.env=search"},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
      false},
     {KEY(rollout.router_replay), "false", 0, 0, NULL,

@@ -78,6 +78,7 @@ struct kg_recipe {
         struct kg_rollout_opts engine;
         int lag;
         int max_staleness;
+        int tool_steps;
         const char *dtype;
         bool router_replay;
     } rollout;

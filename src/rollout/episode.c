@@ -2,10 +2,16 @@
  *
  * An episode's number for the environment carries the number of the run, so that what an
  * earlier run asked for and nobody waits for any more is told apart and dropped.
+ *
+ * An episode that pauses for its tool leaves the call here (struct asked), and a later
+ * run that continues it finds the call by the text before it. If no call is found (the
+ * process is another one), it is made again: an observation follows from its turn, so
+ * only time is lost.
  */
 #include "rollout/episode.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
@@ -14,13 +20,25 @@
 #include <string.h>
 
 enum { POLL_MS = 200, MOST_EMPTY_POLLS = 1000, STOP_AFTER_S = 1 };
+enum { MOST_ASKED = 1 << 24, FORGET_AFTER = 256 /* runs */ };
+
+/* A call whose episode is paused. */
+struct asked {
+    uint64_t text;    /* hash of the episode's problem and tokens up to the call */
+    uint64_t episode; /* its number for the environment */
+    int64_t now;      /* in the present run: the episode that waits for it; -1: none */
+    bool there, failed;
+    struct kg_str observation; /* owned */
+};
 
 struct kg_episodes {
     struct kg_episode_opts opts;
     const struct kg_tokenizer *tok; /* borrowed */
     void *state;                    /* of the environment */
     uint64_t run;                   /* number of the present one */
-    struct kg_str text;             /* of the turn at hand, as the next three */
+    struct asked *asked;            /* (n_asked) owned */
+    size_t n_asked, asked_capacity;
+    struct kg_str text; /* of the turn at hand, as the next three */
     struct kg_str observation;
     struct kg_str valid; /* UTF-8 */
     struct kg_ids ids;
@@ -32,7 +50,9 @@ struct episode {
     size_t begin;    /* first token of the present turn */
     size_t from;     /* first token that is drawn since the last observation */
     int32_t quota;   /* tokens that it may draw before it pauses */
-    bool waits;      /* for the environment */
+    int32_t tool_steps;
+    bool waits; /* for the environment */
+    bool asked; /* paused after a call, and its text is not computed again yet */
 };
 
 /* One call of kg_episodes_run. */
@@ -116,6 +136,9 @@ void kg_episodes_close(struct kg_episodes *e)
     kg_str_release(&e->observation);
     kg_str_release(&e->valid);
     kg_ids_release(&e->ids);
+    for (size_t i = 0; i < e->n_asked; i++)
+        kg_str_release(&e->asked[i].observation);
+    kg_mem_free(e->asked);
     kg_mem_free(e);
 }
 
@@ -237,12 +260,97 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     return pause_episode(x, i);
 }
 
+/* The one that is at hand. */
+static kg_status observe_text(struct run *x, size_t i, struct kg_err *err)
+{
+    const struct kg_str *text = &x->e->observation;
+
+    return observe(x, i, kg_str_text(text), text->len, err);
+}
+
+/* ---- calls of paused episodes ---- */
+
+static uint64_t number_of(const struct kg_episodes *e, size_t i)
+{
+    return (e->run & UINT32_MAX) << 32 | i;
+}
+
+static struct asked *asked_as(const struct kg_episodes *e, uint64_t episode)
+{
+    for (size_t i = 0; i < e->n_asked; i++)
+        if (e->asked[i].episode == episode)
+            return &e->asked[i];
+    return NULL;
+}
+
+static uint64_t text_of(const struct kg_traj *t)
+{
+    return kg_hash_bytes(t->tokens, t->n * sizeof *t->tokens) ^
+           (uint64_t)t->prompt_index * 0x9e3779b97f4a7c15u;
+}
+
+/* Samples of a group may have the same text, and then the same call. */
+static struct asked *asked_after(const struct kg_episodes *e, const struct kg_traj *t)
+{
+    const uint64_t text = text_of(t);
+
+    for (size_t i = 0; i < e->n_asked; i++)
+        if (e->asked[i].text == text && e->asked[i].now < 0)
+            return &e->asked[i];
+    return NULL;
+}
+
+static void forget(struct kg_episodes *e, struct asked *a)
+{
+    kg_str_release(&a->observation);
+    *a = e->asked[--e->n_asked];
+}
+
+/* Calls whose episodes went on elsewhere, or never. */
+static void forget_old(struct kg_episodes *e)
+{
+    for (size_t i = e->n_asked; i-- > 0;) {
+        e->asked[i].now = -1;
+        if (((e->run - (e->asked[i].episode >> 32)) & UINT32_MAX) > FORGET_AFTER)
+            forget(e, &e->asked[i]);
+    }
+}
+
+static kg_status pause_for_tool(struct run *x, size_t i, struct kg_err *err)
+{
+    struct kg_episodes *e = x->e;
+    struct kg_traj *t = &x->trajs[i];
+
+    KG_TRY(kg_mem_grow(&e->asked, &e->asked_capacity, e->n_asked + 1, sizeof *e->asked,
+                       MOST_ASKED, "tool calls", err));
+    e->asked[e->n_asked++] = (struct asked){
+        .text = text_of(t), .episode = number_of(e, i), .now = -1};
+    t->episode.asked = x->episodes[i].tool_steps;
+    t->episode.ended = t->finish;
+    return pause_episode(x, i);
+}
+
+/* Until the run that continues its episode. */
+static kg_status keep(struct asked *a, const struct kg_env_delivery *d,
+                      struct kg_err *err)
+{
+    a->there = true;
+    a->failed = d->failed;
+    return kg_str_append(&a->observation, d->observation, d->n, err);
+}
+
 static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_err *err)
 {
     struct run *x = user;
-    size_t i = (size_t)(d->episode & UINT32_MAX);
+    struct asked *a = asked_as(x->e, d->episode);
+    size_t i = a ? (size_t)a->now : (size_t)(d->episode & UINT32_MAX);
 
-    if (d->episode >> 32 != (x->e->run & UINT32_MAX))
+    x->n_heard++;
+    if (a && a->now < 0)
+        return keep(a, d, err);
+    if (a)
+        forget(x->e, a);
+    else if (d->episode >> 32 != (x->e->run & UINT32_MAX))
         return KG_OK; /* of a run that was broken off */
     if (i >= x->n || !x->episodes[i].waits)
         return kg_fail(err, KG_EINVAL,
@@ -251,7 +359,6 @@ static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_
                        x->e->opts.env->name, i);
     x->episodes[i].waits = false;
     x->n_waiting--;
-    x->n_heard++;
     x->trajs[i].episode.failed += d->failed;
     return observe(x, i, d->observation, d->n, err);
 }
@@ -282,7 +389,7 @@ static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i
     const struct kg_traj *t = &x->trajs[i];
     struct episode *ep = &x->episodes[i];
     bool full = is_full(x, i);
-    struct kg_env_turn turn = {.episode = (e->run & UINT32_MAX) << 32 | i,
+    struct kg_env_turn turn = {.episode = number_of(e, i),
                                .record = ep->record,
                                .turn = t->episode.turns,
                                .last = t->episode.turns == e->opts.turns || full,
@@ -305,6 +412,48 @@ static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i
     return KG_OK;
 }
 
+static void wait_for_tool(struct run *x, size_t i)
+{
+    x->episodes[i].waits = true;
+    x->n_waiting++;
+}
+
+/* Reads the turn once more, which is counted already. */
+static kg_status ask_again(struct run *x, size_t i, struct kg_err *err)
+{
+    struct kg_traj *t = &x->trajs[i];
+    struct kg_env_result result;
+
+    t->finish = t->episode.ended;
+    t->episode.turns--;
+    KG_TRY(read_turn(&result, x, i, err));
+    t->episode.turns++;
+    if (result.next == KG_ENV_WAIT)
+        wait_for_tool(x, i);
+    return result.next == KG_ENV_WAIT ? KG_OK : observe_text(x, i, err);
+}
+
+/* The present weights have computed the text of an episode that paused for its tool. */
+static kg_status hear_asked(struct run *x, size_t i, struct kg_err *err)
+{
+    struct asked *a = asked_after(x->e, &x->trajs[i]);
+
+    x->episodes[i].asked = false;
+    if (!a)
+        return ask_again(x, i, err);
+    if (!a->there) {
+        a->now = (int64_t)i;
+        wait_for_tool(x, i);
+        return KG_OK;
+    }
+    kg_str_clear(&x->e->observation);
+    KG_TRY(kg_str_append(&x->e->observation, kg_str_text(&a->observation),
+                         a->observation.len, err));
+    x->trajs[i].episode.failed += a->failed;
+    forget(x->e, a);
+    return observe_text(x, i, err);
+}
+
 static kg_status on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
                              const struct kg_err *failure, struct kg_err *err)
 {
@@ -317,6 +466,8 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
         *err = *failure;
         return failure->code;
     }
+    if (x->episodes[i].asked)
+        return hear_asked(x, i, err);
     if (!ends_turn(x, i))
         return pause_episode(x, i);
     KG_TRY(read_turn(&result, x, i, err));
@@ -326,9 +477,11 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
     t->episode.failed += result.failed;
     t->episode.answered = result.answered;
     if (result.next == KG_ENV_OBSERVE)
-        return observe(x, i, kg_str_text(&x->e->observation), x->e->observation.len, err);
-    x->episodes[i].waits = result.next == KG_ENV_WAIT;
-    x->n_waiting += x->episodes[i].waits;
+        return observe_text(x, i, err);
+    if (result.next == KG_ENV_WAIT && x->episodes[i].tool_steps > 0)
+        return pause_for_tool(x, i, err);
+    if (result.next == KG_ENV_WAIT)
+        wait_for_tool(x, i);
     if (result.next == KG_ENV_DONE)
         end_episode(x, i, !result.answered && is_full(x, i));
     return KG_OK;
@@ -377,9 +530,12 @@ static kg_status run_init(struct run *x, const struct kg_request *requests,
                 .prompt_n = paused ? paused->prompt_n : q->prompt_n,
                 .begin = paused ? paused->episode.begin : q->prompt_n,
                 .from = q->prompt_n,
-                .quota = q->quota > 0 ? q->quota : INT32_MAX};
+                .quota = q->quota > 0 ? q->quota : INT32_MAX,
+                .tool_steps = q->tool_steps,
+                .asked = paused && paused->episode.asked > 0};
             if (paused)
                 x->trajs[at].episode = paused->episode;
+            x->trajs[at].episode.asked = 0;
         }
     }
     return KG_OK;
@@ -414,7 +570,8 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
         q->context = most;
         q->window = o->window;
         q->begun = drawn;
-        q->max_tokens = least(least(room, o->turn_tokens - drawn), ep->quota);
+        q->max_tokens = ep->asked ? KG_PROMPT_ONLY
+                                  : least(least(room, o->turn_tokens - drawn), ep->quota);
         KG_TRY(kg_rollout_submit(x->r, q, x->trajs + at, err));
         at += (size_t)q->n_samples;
     }
@@ -482,7 +639,8 @@ static kg_status run_all(struct run *x, struct kg_err *err)
         kg_rollout_show(phase, x->r, (int64_t)x->n);
     }
     kg_phase_end(phase);
-    return KG_OK;
+    return x->e->n_asked > 0 ? x->e->opts.env->poll(x->e->state, 0, deliver, x, err)
+                             : KG_OK;
 }
 
 /* Episodes of kedge's own turns. */
@@ -501,6 +659,7 @@ static kg_status run_turns(struct kg_episodes *e, const struct kg_episode_run *o
     kg_status status;
 
     e->run++;
+    forget_old(e);
     KG_TRY_GOTO(out, run_init(&x, own->requests, own->n_requests, own->prompts, err));
     KG_TRY_GOTO(out, all_stops(&sampling, stops, e->opts.env, err));
     KG_TRY_GOTO(out, kg_rollout_begin(x.r, &session, err));

@@ -181,8 +181,7 @@ kg_status kg_request_check(const struct kg_request *q, const struct kg_request_l
     if (q->prompt_n == 0)
         return kg_fail(err, KG_EINVAL,
                        "expected at least one token, found an empty prompt");
-    bool limited = q->max_tokens >= 0 ||
-                   (q->max_tokens == KG_PROMPT_ONLY && q->context == 0);
+    bool limited = q->max_tokens >= 0 || q->max_tokens == KG_PROMPT_ONLY;
     if (q->n_samples < 1 || !limited || q->first_sample < 0 || q->context < 0)
         return kg_fail(err, KG_EINVAL,
                        "expected at least one sample, and a limit, a first sample and a "

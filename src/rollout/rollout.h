@@ -89,7 +89,7 @@ struct kg_prompt_scores {
 };
 
 /* As max_tokens: the request only computes its prompt, for scores. Its trajectories end
- * by LENGTH without a token. Not for episodes. */
+ * by LENGTH without a token. An episode is parked then. */
 enum { KG_PROMPT_ONLY = -1 };
 
 struct kg_request {
@@ -120,6 +120,9 @@ struct kg_request {
     /* for kg_episodes_run: tokens that a sample may draw until it pauses, with finish
      * NONE and all of its text; 0: no limit */
     int32_t quota;
+    /* for kg_episodes_run. 0: a turn whose environment answers later waits for it. > 0:
+     * the sample pauses, with this number as traj.episode.asked */
+    int32_t tool_steps;
     /* for kg_episodes_run: a paused episode that continues; prompt is then all its text
      * and drawn the model's tokens; NULL: it begins; borrowed */
     const struct kg_traj *paused;

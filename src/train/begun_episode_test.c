@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "ranks/ranks_testing.h"
 #include "search/index.h"
 #include "train/agent_testing.h"
 #include "train/dump_testing.h"
@@ -107,6 +108,7 @@ static void must_train(const char *dir, bool resume, const char *const *extra)
 static const struct schedule {
     int n, lag, turn, turns;
     const char *extra[4];
+    int tool_steps;
 } schedules[] = {
     {1, 0, TURN, TURNS, {NULL}},
     {2, 0, TURN, TURNS, {NULL}},
@@ -120,16 +122,28 @@ static const struct schedule {
     {5, 0, 3, 4, {NULL}},
     {2, 0, TURN, 0, {NULL}},
     {3, 0, 7, 3, {"rollout.stop=[\"1\", \"</inf\"]", NULL}},
+    {3, 0, TURN, TURNS, {NULL}, 1},
+    {2, 1, 5, TURNS, {"rollout.max_batch=2", NULL}, 1},
+    {5, 0, TURN, TURNS, {NULL}, 2},
+    {4, 1, 7, 4, {NULL}, 64},
 };
 
-/* The formula of train/step/begun.h, of the j-th token that the model wrote. */
+/* The formula of train/step/begun.h, of the j-th token that the model wrote; less than 0
+ * for version 0. */
 static int64_t version_by_rule(const struct schedule *s, int64_t step, int64_t j)
 {
     const int64_t pieces = s->n - s->lag + 1;
     const int64_t most = (int64_t)(s->turns + 1) * s->turn;
-    const int64_t version = step - s->n + j / ((most + pieces - 1) / pieces);
 
-    return version < 0 ? 0 : version;
+    return step - s->n + j / ((most + pieces - 1) / pieces);
+}
+
+/* After a call, at the j-th token of the model: not before this version. */
+static int64_t version_after_call(const struct schedule *s, int64_t step, int64_t asked)
+{
+    const int64_t last = step - s->lag, next = asked + s->tool_steps;
+
+    return next < last ? next : last;
 }
 
 /* returns how many lines have several versions */
@@ -141,12 +155,22 @@ static size_t assert_by_rule(const struct schedule *s, const char *dir, int step
     read_dump(&d, dir, step + 1);
     for (size_t i = 0; i < d.n; i++) {
         const char *source = kg_json_text(get(&d, i, "source"), NULL);
-        int64_t drawn = 0;
+        const bool remarks = kg_json_int(get(&d, i, "invalid"), 0) > 0;
+        int64_t drawn = 0, version = INT64_MIN;
 
+        if (s->tool_steps > 0 && remarks)
+            continue; /* observations that are not a tool's */
         spanning += kg_json_size(get(&d, i, "versions")) > 1;
-        for (size_t j = 0; source[j]; j++)
-            if (source[j] == 'm')
-                assert_int_equal(version_at(&d, i, j), version_by_rule(s, step, drawn++));
+        for (size_t j = 0; source[j]; j++) {
+            if (source[j] == 't' && source[j - 1] == 'm')
+                version = version_after_call(s, step, version);
+            if (source[j] != 'm')
+                continue;
+            if (version < version_by_rule(s, step, drawn))
+                version = version_by_rule(s, step, drawn);
+            assert_int_equal(version_at(&d, i, j), version < 0 ? 0 : version);
+            drawn++;
+        }
         assert_true(drawn > 0 && drawn <= (int64_t)(s->turns + 1) * s->turn);
     }
     release_dump(&d);
@@ -160,14 +184,15 @@ static void every_token_has_the_version_that_its_place_says(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
         const struct schedule *s = &schedules[i];
-        char text[4][64];
-        const char *all[12] = {text[0], text[1], text[2], text[3]};
-        size_t n = 4;
+        char text[5][64];
+        const char *all[12] = {text[0], text[1], text[2], text[3], text[4]};
+        size_t n = 5;
 
         snprintf(text[0], 64, "rollout.max_staleness=%d", s->n);
         snprintf(text[1], 64, "rollout.lag=%d", s->lag);
         snprintf(text[2], 64, "episode.turn_tokens=%d", s->turn);
         snprintf(text[3], 64, "episode.turns=%d", s->turns);
+        snprintf(text[4], 64, "rollout.tool_steps=%d", s->tool_steps);
         for (const char *const *a = s->extra; *a; a++)
             all[n++] = *a;
         must_train(ROOT "/rule", false, all);
@@ -195,6 +220,10 @@ static const char *const ways[][4] = {
     {"episode.env=calculator", "search.where=", "search.topk=3", NULL},
 };
 
+/* The i-th of them also pauses for its tools, or not. */
+static const char *const tool_steps[] = {NULL, "rollout.tool_steps=1",
+                                         "rollout.tool_steps=2"};
+
 /* Pieces are then the episode of one request, with all that is recorded of it. */
 static void pieces_are_the_episode_of_one_request(void **state)
 {
@@ -211,6 +240,8 @@ static void pieces_are_the_episode_of_one_request(void **state)
 
             for (const char *const *a = ways[i]; *a; a++)
                 all[n++] = *a;
+            if (k > 0)
+                all[n] = tool_steps[i % 3];
             must_train(k ? ROOT "/pieces" : ROOT "/whole", false, all);
             turns[k] = last_metric(k ? ROOT "/pieces" : ROOT "/whole", "episode/turns");
             for (int step = 1; k > 0 && step <= STEPS; step++) {
@@ -229,12 +260,12 @@ static void pieces_are_the_episode_of_one_request(void **state)
 
 /* ---- the same bits ---- */
 
-#define SPANS "rollout.max_staleness=3", "episode.turn_tokens=7"
+#define SPANS "rollout.max_staleness=3", "episode.turn_tokens=7", "rollout.tool_steps=1"
 
 static void a_run_is_the_same_on_any_threads_and_in_any_batch(void **state)
 {
     static const char *const one[] = {SPANS, NULL};
-    static const char *const others[][5] = {
+    static const char *const others[][6] = {
         {SPANS, "run.threads=2", NULL},
         {SPANS, "rollout.max_batch=1", NULL},
         {SPANS, "rollout.max_batch=2", "run.threads=2", NULL},
@@ -250,6 +281,44 @@ static void a_run_is_the_same_on_any_threads_and_in_any_batch(void **state)
         must_train(ROOT "/other", false, others[i]);
         assert_same_run(ROOT "/one", ROOT "/other", STEPS);
         assert_same_file(ROOT "/one", ROOT "/other", "checkpoints/latest/begun.bin");
+    }
+}
+
+/* keys: ended by NULL   returns 0 if it trained */
+static int train_as_rank(struct kg_ranks *r, void *keys)
+{
+    const char *const *const lists[] = {base, keys};
+    struct kg_config *c = config_from(r->n > 1 ? ROOT "/ranks" : ROOT "/one", lists, 2);
+    struct kg_err e;
+    kg_status status = kg_train_run_on(r, c, false, false, &e);
+
+    if (status != KG_OK)
+        fprintf(stderr, "rank %d of %d: %s\n", r->me, r->n, e.message);
+    kg_config_free(c);
+    return status != KG_OK;
+}
+
+/* A rank may continue an episode whose call another rank made. */
+static void a_run_is_the_same_on_any_ranks(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *rollout;
+    } on[] = {{1, "ranks.rollout=0"},
+              {2, "ranks.rollout=0"},
+              {2, "ranks.rollout=1"},
+              {4, "ranks.rollout=2"}};
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/one", err));
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++) {
+        const char *keys[] = {SPANS, "rollout.lag=1", "train.lanes=4", on[i].rollout,
+                              NULL};
+
+        NEED(kg_file_remove_tree(ROOT "/ranks", err));
+        ranks_end_well(on[i].ranks, train_as_rank, keys, on[i].rollout);
+        if (i > 0)
+            assert_same_run(ROOT "/one", ROOT "/ranks", STEPS);
     }
 }
 
@@ -337,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_run_is_the_same_on_any_threads_and_in_any_batch),
         cmocka_unit_test(a_run_goes_on_from_every_step),
         cmocka_unit_test(a_killed_run_gives_the_bits_of_one_that_was_not),
+        cmocka_unit_test(a_run_is_the_same_on_any_ranks),
         cmocka_unit_test(what_needs_one_version_is_refused_by_name),
     };
 

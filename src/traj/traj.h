@@ -78,6 +78,10 @@ struct kg_traj_episode {
     bool answered;   /* ended by the model's final answer */
     bool cut;        /* ended because the context was full */
     size_t begin;    /* first token of the newest turn */
+    /* > 0: paused after a tool call, and continued by the version of the weights after
+     * this number of steps, which appends the observation */
+    int32_t asked;
+    enum kg_finish ended; /* how the turn of that call ended */
 };
 
 /* A turn that was sampled with a shortened context: tokens from `begin` up to the next

@@ -23,13 +23,24 @@ int64_t kg_begun_steps(const struct kg_recipe *r)
     return steps > 0 ? steps : 0;
 }
 
+/* Versions that come to completion i after this one. */
+static int64_t versions_left(const struct kg_begun *g, size_t i)
+{
+    return (int64_t)(i / (g->n / (size_t)(g->steps + 1)));
+}
+
 /* Tokens that completion i has when this version is through with it. */
 static int64_t tokens_due(const struct kg_begun *g, size_t i)
 {
-    int64_t ahead = (int64_t)(i / (g->n / (size_t)(g->steps + 1)));
-    int64_t due = (g->steps - ahead + 1) * g->slice;
+    int64_t due = (g->steps - versions_left(g, i) + 1) * g->slice;
 
     return due < g->max_tokens ? due : g->max_tokens;
+}
+
+/* Whether its tool has more than this version to answer. The last one waits for it. */
+static bool rests(const struct kg_begun *g, size_t i)
+{
+    return g->trajs[i].episode.asked > 1 && versions_left(g, i) > 0;
 }
 
 /* ---- what does not go with it ---- */
@@ -119,6 +130,7 @@ kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
         .group = (size_t)r->rollout.samples,
         .slice = (int32_t)((most + steps) / (steps + 1)),
         .max_tokens = most,
+        .tool_steps = r->rollout.tool_steps,
         .plays = strcmp(r->episode_env, "none") != 0};
     g->trajs = kg_mem_calloc(g->n, sizeof *g->trajs, "trajectories", err);
     if (!g->trajs)
@@ -153,11 +165,17 @@ kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t fir
 
 /* ---- pieces ---- */
 
+/* How far this version goes. */
+static void limit(struct kg_request *q, const struct kg_begun *g, size_t i)
+{
+    q->max_tokens = q->quota = (int32_t)tokens_due(g, i) - q->drawn;
+    q->tool_steps = versions_left(g, i) > 0 ? g->tool_steps : 0;
+}
+
 static struct kg_request piece_of(const struct kg_begun *g, size_t i)
 {
     const struct kg_traj *t = &g->trajs[i];
     int32_t drawn = (int32_t)kg_traj_model_tokens(t);
-    int32_t left = (int32_t)tokens_due(g, i) - drawn;
 
     return (struct kg_request){.prompt = t->tokens,
                                .prompt_n = t->n,
@@ -167,8 +185,6 @@ static struct kg_request piece_of(const struct kg_begun *g, size_t i)
                                .first_sample = t->sample,
                                .drawn = drawn,
                                .begun = drawn,
-                               .max_tokens = left,
-                               .quota = left,
                                .paused = g->plays ? t : NULL};
 }
 
@@ -178,14 +194,15 @@ size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
     size_t n = 0;
 
     for (size_t i = 0; i < g->n; i++) {
-        if (g->trajs[i].n > 0 && g->trajs[i].finish == KG_FINISH_NONE) {
-            requests[n++] = piece_of(g, i);
-        } else if (g->trajs[i].n == 0 && i % g->group == 0) {
+        if (g->trajs[i].finish != KG_FINISH_NONE || rests(g, i))
+            continue;
+        if (g->trajs[i].n > 0)
+            requests[n] = piece_of(g, i);
+        else if (i % g->group == 0)
             requests[n] = fresh[i / g->group];
-            requests[n].max_tokens = (int32_t)tokens_due(g, i);
-            requests[n].quota = requests[n].max_tokens;
-            n++;
-        }
+        else
+            continue;
+        limit(&requests[n++], g, i);
     }
     return n;
 }
@@ -205,7 +222,7 @@ static kg_status join(struct kg_traj *t, struct kg_traj *piece, int64_t version,
         t->finish = piece->finish;
         t->episode = piece->episode;
     }
-    return kg_traj_set_version(t, begin, version, err);
+    return t->n > begin ? kg_traj_set_version(t, begin, version, err) : KG_OK;
 }
 
 kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t version,
@@ -214,6 +231,10 @@ kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t vers
     for (size_t i = 0; i < g->n; i++) {
         struct kg_traj *t = &g->trajs[i];
 
+        if (rests(g, i)) {
+            t->episode.asked--;
+            continue;
+        }
         if (t->finish != KG_FINISH_NONE)
             continue;
         KG_TRY(join(t, pieces++, version, err));

@@ -15,6 +15,11 @@
  * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that none
  * of them alone keeps the rest waiting.
  *
+ * With tool_steps D > 0 an episode also stops when it calls a tool that it must wait for,
+ * unless this is its last version. The observation and the tokens after it belong to
+ * version v + D after a call in v, or to s - L if that is less, and so follow from the
+ * calls as well.
+ *
  * Every version computes the tokens of earlier ones again (the keys of its cache are its
  * own). Therefore a recorded log-prob is the version's log-prob given the whole text
  * before it. Between steps the completions are bytes: part of the run's state, saved with
@@ -32,6 +37,7 @@ struct kg_begun {
     int64_t steps;             /* N - L: steps after the first */
     size_t group;              /* samples of a prompt */
     int32_t slice, max_tokens; /* Q, and of a whole completion */
+    int32_t tool_steps;        /* versions between a tool call and its observation */
     bool plays;                /* completions are episodes */
 };
 
