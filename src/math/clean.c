@@ -56,125 +56,50 @@ static const struct rewrite commands[] = {
 
 /* Signs in UTF-8. */
 static const struct rewrite signs[] = {
-    {"\xc3\x97", "\\times "},        /* times */
-    {"\xc3\xb7", "\\div "},          /* division */
-    {"\xe2\x88\x92", "-"},           /* minus */
-    {"\xe2\x80\x93", "-"},           /* en dash */
-    {"\xe2\x80\x94", "-"},           /* em dash */
-    {"\xc2\xb7", "\\cdot "},         /* middle dot */
-    {"\xe2\x8b\x85", "\\cdot "},     /* dot operator */
-    {"\xcf\x80", "\\pi "},           /* pi */
-    {"\xe2\x88\x9a", "\\sqrt "},     /* root */
-    {"\xc2\xb0", "^\\circ "},        /* degree */
-    {"\xe2\x89\xa4", "\\le "},       /* at most */
-    {"\xe2\x89\xa5", "\\ge "},       /* at least */
-    {"\xe2\x89\xa0", "\\ne "},       /* not equal */
-    {"\xe2\x89\x88", "\\approx "},   /* about */
-    {"\xe2\x88\x9e", "\\infty "},    /* infinity */
-    {"\xe2\x88\xaa", "\\cup "},      /* union */
-    {"\xe2\x88\xa9", "\\cap "},      /* intersection */
-    {"\xe2\x88\x88", "\\in "},       /* element of */
-    {"\xe2\x88\x85", "\\emptyset "}, /* empty set */
-    {"\xc2\xb1", "\\pm "},           /* plus or minus */
-    {"\xc2\xbd", "\\frac12 "},       /* one half */
-    {"\xc2\xbc", "\\frac14 "},       /* one quarter */
-    {"\xc2\xbe", "\\frac34 "},       /* three quarters */
-    {"\xe2\x85\x93", "\\frac13 "},   /* one third */
-    {"\xe2\x85\x94", "\\frac23 "},   /* two thirds */
-    {"\xe2\x85\x9b", "\\frac18 "},   /* one eighth */
-    {"\xe2\x85\x9c", "\\frac38 "},   /* three eighths */
-    {"\xe2\x85\x9d", "\\frac58 "},   /* five eighths */
-    {"\xe2\x85\x9e", "\\frac78 "},   /* seven eighths */
-    {"\xe3\x80\x81", ","},           /* ideographic comma */
-    {"\xe3\x80\x82", " "},           /* ideographic full stop */
-    {"\xc2\xa0", " "},               /* hard space */
-    {"\xe2\x80\x89", " "},           /* thin space */
-    {"\xe2\x80\xaf", " "},           /* narrow hard space */
-    {"\xe2\x80\x99", "'"},           /* apostrophe */
-    {"\xe2\x82\xac", ""},            /* euro */
-    {"\xc2\xa3", ""},                /* pound */
-    {"\xc2\xa5", ""},                /* yen */
-    {"\xe2\x84\x9d", "\\R "},
-    {"\xe2\x80\xa6", "\\dots "},
-    {"\xce\xb1", "\\alpha "},
-    {"\xce\xb2", "\\beta "},
-    {"\xce\xb8", "\\theta "},
-    {"\xce\xbb", "\\lambda "},
-    {"\xce\xb3", "\\gamma "},
-    {"\xce\xb4", "\\delta "},
-    {"\xce\xb5", "\\epsilon "},
-    {"\xce\xb6", "\\zeta "},
-    {"\xce\xb7", "\\eta "},
-    {"\xce\xba", "\\kappa "},
-    {"\xce\xbc", "\\mu "},
-    {"\xc2\xb5", "\\mu "},
-    {"\xce\xbd", "\\nu "},
-    {"\xce\xbe", "\\xi "},
-    {"\xcf\x81", "\\rho "},
-    {"\xcf\x83", "\\sigma "},
-    {"\xcf\x84", "\\tau "},
-    {"\xcf\x86", "\\phi "},
-    {"\xcf\x95", "\\phi "},
-    {"\xcf\x87", "\\chi "},
-    {"\xcf\x88", "\\psi "},
-    {"\xcf\x89", "\\omega "},
-    {"\xce\x93", "\\Gamma "},
-    {"\xce\x94", "\\Delta "},
-    {"\xce\x98", "\\Theta "},
-    {"\xce\x9b", "\\Lambda "},
-    {"\xce\x9e", "\\Xi "},
-    {"\xce\xa0", "\\Pi "},
-    {"\xce\xa3", "\\Sigma "},
-    {"\xce\xa6", "\\Phi "},
-    {"\xce\xa8", "\\Psi "},
-    {"\xce\xa9", "\\Omega "},
-    {"\xe2\x84\x93", "\\ell "},
-    {"\xe2\x88\x82", "\\partial "},
-    {"\xe2\x88\x87", "\\nabla "},
-    {"\xe2\x88\xa0", "\\angle "},
-    {"\xe2\x88\xa1", "\\measuredangle "},
-    {"\xe2\x96\xb3", "\\triangle "},
-    {"\xe2\x88\x91", "\\sum "},
-    {"\xe2\x88\x8f", "\\prod "},
-    {"\xe2\x88\xab", "\\int "},
-    {"\xe2\x86\x92", "\\to "},
-    {"\xe2\x87\x92", "\\Rightarrow "},
-    {"\xe2\x89\xa1", "\\equiv "},
-    {"\xe2\x89\x85", "\\cong "},
-    {"\xe2\x88\xbc", "\\sim "},
-    {"\xe2\x88\xa5", "\\parallel "},
-    {"\xe2\x8a\xa5", "\\perp "},
-    {"\xe2\x8a\x82", "\\subset "},
-    {"\xe2\x8a\x86", "\\subseteq "},
-    {"\xe2\x88\x89", "\\notin "},
-    {"\xe2\x88\x96", "\\setminus "},
-    {"\xe2\x88\xa7", "\\land "},
-    {"\xe2\x88\xa8", "\\lor "},
-    {"\xc3\x85", "\\text{angstrom}"},
-    {"\xc3\x85", "\\text{angstrom}"},
-    {"\xe2\x84\x83", "^\\circ C"},
-    {"\xe2\x84\x89", "^\\circ F"},
-    {"\xe2\x9f\xa8", "("},
-    {"\xe2\x9f\xa9", ")"},
-    {"\xe2\x84\x95", "\\mathbb{N}"},
-    {"\xe2\x84\xa4", "\\mathbb{Z}"},
-    {"\xe2\x84\x9a", "\\mathbb{Q}"},
-    {"\xe2\x84\x82", "\\mathbb{C}"},
-    {"\xe2\x80\xb2", "'"},
-    {"\xe2\x80\xb3", "''"},
-    {"\xc2\xad", ""},
-    {"\xe2\x80\x8b", ""},
-    {"\xe2\x80\x8a", " "},
-    {"\xe2\x80\x82", " "},
-    {"\xe2\x80\x83", " "},
-    {"\xe3\x80\x80", " "},
-    {"\xc3\xa2", "\\hat{a}"},
-    {"\xc3\xae", "\\hat{i}"},
-    {"\xc4\xb5", "\\hat{j}"},
-    {"\xc5\xb7", "\\hat{y}"},
-    {"\xe1\xba\x91", "\\hat{z}"},
-    {"\xc4\x81", "\\bar{a}"},
-    {"\xc8\xb3", "\\bar{y}"},
+    {"×", "\\times "},    {"÷", "\\div "},    {"·", "\\cdot "},
+    {"⋅", "\\cdot "},     {"√", "\\sqrt "},   {"°", "^\\circ "},
+    {"≤", "\\le "},       {"≥", "\\ge "},     {"≠", "\\ne "},
+    {"≈", "\\approx "},   {"∞", "\\infty "},  {"∪", "\\cup "},
+    {"∩", "\\cap "},      {"∈", "\\in "},     {"∅", "\\emptyset "},
+    {"±", "\\pm "},       {"½", "\\frac12 "}, {"¼", "\\frac14 "},
+    {"¾", "\\frac34 "},   {"⅓", "\\frac13 "}, {"⅔", "\\frac23 "},
+    {"⅛", "\\frac18 "},   {"⅜", "\\frac38 "}, {"⅝", "\\frac58 "},
+    {"⅞", "\\frac78 "},   {"…", "\\dots "},   {"∂", "\\partial "},
+    {"∇", "\\nabla "},    {"∠", "\\angle "},  {"∡", "\\measuredangle "},
+    {"△", "\\triangle "}, {"∑", "\\sum "},    {"∏", "\\prod "},
+    {"∫", "\\int "},      {"→", "\\to "},     {"⇒", "\\Rightarrow "},
+    {"≡", "\\equiv "},    {"≅", "\\cong "},   {"∼", "\\sim "},
+    {"∥", "\\parallel "}, {"⊥", "\\perp "},   {"⊂", "\\subset "},
+    {"⊆", "\\subseteq "}, {"∉", "\\notin "},  {"∖", "\\setminus "},
+    {"∧", "\\land "},     {"∨", "\\lor "},    {"℃", "^\\circ C"},
+    {"℉", "^\\circ F"},
+};
+static const struct rewrite alphabet[] = {
+    {"π", "\\pi "},       {"ℝ", "\\R "},        {"α", "\\alpha "},
+    {"β", "\\beta "},     {"θ", "\\theta "},    {"λ", "\\lambda "},
+    {"γ", "\\gamma "},    {"δ", "\\delta "},    {"ε", "\\epsilon "},
+    {"ζ", "\\zeta "},     {"η", "\\eta "},      {"κ", "\\kappa "},
+    {"μ", "\\mu "},       {"µ", "\\mu "},       {"ν", "\\nu "},
+    {"ξ", "\\xi "},       {"ρ", "\\rho "},      {"σ", "\\sigma "},
+    {"τ", "\\tau "},      {"φ", "\\phi "},      {"ϕ", "\\phi "},
+    {"χ", "\\chi "},      {"ψ", "\\psi "},      {"ω", "\\omega "},
+    {"Γ", "\\Gamma "},    {"Δ", "\\Delta "},    {"Θ", "\\Theta "},
+    {"Λ", "\\Lambda "},   {"Ξ", "\\Xi "},       {"Π", "\\Pi "},
+    {"Σ", "\\Sigma "},    {"Φ", "\\Phi "},      {"Ψ", "\\Psi "},
+    {"Ω", "\\Omega "},    {"ℓ", "\\ell "},      {"Å", "\\text{angstrom}"},
+    {"ℕ", "\\mathbb{N}"}, {"ℤ", "\\mathbb{Z}"}, {"ℚ", "\\mathbb{Q}"},
+    {"ℂ", "\\mathbb{C}"}, {"â", "\\hat{a}"},    {"î", "\\hat{i}"},
+    {"ĵ", "\\hat{j}"},    {"ŷ", "\\hat{y}"},    {"ẑ", "\\hat{z}"},
+    {"ā", "\\bar{a}"},    {"ȳ", "\\bar{y}"},
+};
+/* Marks and blanks; by number those that a reader cannot tell apart: minus, dashes, and
+ * what has no width or is blank. */
+static const struct rewrite marks[] = {
+    {"、", ","},     {"。", " "},     {"’", "'"},      {"€", ""},       {"£", ""},
+    {"¥", ""},       {"⟨", "("},      {"⟩", ")"},      {"′", "'"},      {"″", "''"},
+    {"\u2212", "-"}, {"\u2013", "-"}, {"\u2014", "-"}, {"\u00a0", " "}, {"\u2009", " "},
+    {"\u202f", " "}, {"\u00ad", ""},  {"\u200b", ""},  {"\u200a", " "}, {"\u2002", " "},
+    {"\u2003", " "}, {"\u3000", " "},
 };
 
 /* Signs that stand over the letter before them. */
@@ -424,9 +349,11 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
             return "";
         return row ? row->to : NULL;
     }
-    if ((unsigned char)text[0] >= 0x80)
+    if ((unsigned char)text[0] >= 0x80) {
         row = match(signs, sizeof signs / sizeof *signs, text, n);
-    else if (kg_char_in("\\{~*$!<>|.", text[0]))
+        row = row ? row : match(alphabet, sizeof alphabet / sizeof *alphabet, text, n);
+        row = row ? row : match(marks, sizeof marks / sizeof *marks, text, n);
+    } else if (kg_char_in("\\{~*$!<>|.", text[0]))
         row = match(pieces, sizeof pieces / sizeof *pieces, text, n);
     *taken = row ? strlen(row->from) : 0;
     return row ? row->to : NULL;

@@ -1,36 +1,39 @@
-/* The LaTeX commands and words that the parser knows, by what they do: the group of a row
- * says how parsing continues (a function takes an argument, an accent a name), the number
- * which member of the group it is. Symbols (Greek letters and the like) are one list. Any
- * other command is an error: as a name it would be multiplied with its neighbours, and an
- * answer would be wrong instead of undecided. */
+/* The LaTeX commands and words that the parser knows, by what they do: a row has the
+ * names that do the same. Its group says how parsing continues (a function takes an
+ * argument, an accent a name), its number which member of the group they are. Symbols
+ * (Greek letters and the like) are one list. Any other command is an error: as a name it
+ * would be multiplied with its neighbours, and an answer would be wrong instead of
+ * undecided. */
 #include "math/math_internal.h"
 
+#include <assert.h>
 #include <ctype.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const struct kg_math_command commands[] = {
+enum { MOST_NAMES = 256 }; /* of a table */
+
+struct names {
+    const char *names; /* "one two" */
+    uint8_t group, op; /* of each, as in struct kg_math_command */
+};
+
+static const struct names commands[] = {
     {"pi", KG_MATH_G_CONST, KG_MATH_PI},
-    {"infty", KG_MATH_G_CONST, KG_MATH_INF},
-    {"infinity", KG_MATH_G_CONST, KG_MATH_INF},
-    {"emptyset", KG_MATH_G_CONST, KG_MATH_EMPTY},
-    {"varnothing", KG_MATH_G_CONST, KG_MATH_EMPTY},
-    {"empty", KG_MATH_G_CONST, KG_MATH_EMPTY},
-    {"R", KG_MATH_G_CONST, KG_MATH_REALS},
-    {"Reals", KG_MATH_G_CONST, KG_MATH_REALS},
-    {"mathbb", KG_MATH_G_BLACKBOARD, 0},
-    {"mathds", KG_MATH_G_BLACKBOARD, 0},
+    {"infty infinity", KG_MATH_G_CONST, KG_MATH_INF},
+    {"emptyset varnothing empty", KG_MATH_G_CONST, KG_MATH_EMPTY},
+    {"R Reals", KG_MATH_G_CONST, KG_MATH_REALS},
+    {"mathbb mathds", KG_MATH_G_BLACKBOARD, 0},
     {"sin", KG_MATH_G_FUNC, KG_MATH_SIN},
     {"cos", KG_MATH_G_FUNC, KG_MATH_COS},
-    {"tan", KG_MATH_G_FUNC, KG_MATH_TAN},
-    {"tg", KG_MATH_G_FUNC, KG_MATH_TAN},
-    {"cot", KG_MATH_G_FUNC, KG_MATH_COT},
-    {"ctg", KG_MATH_G_FUNC, KG_MATH_COT},
+    {"tan tg", KG_MATH_G_FUNC, KG_MATH_TAN},
+    {"cot ctg", KG_MATH_G_FUNC, KG_MATH_COT},
     {"sec", KG_MATH_G_FUNC, KG_MATH_SEC},
     {"csc", KG_MATH_G_FUNC, KG_MATH_CSC},
     {"arcsin", KG_MATH_G_FUNC, KG_MATH_ASIN},
     {"arccos", KG_MATH_G_FUNC, KG_MATH_ACOS},
-    {"arctan", KG_MATH_G_FUNC, KG_MATH_ATAN},
-    {"arctg", KG_MATH_G_FUNC, KG_MATH_ATAN},
+    {"arctan arctg", KG_MATH_G_FUNC, KG_MATH_ATAN},
     {"sinh", KG_MATH_G_FUNC, KG_MATH_SINH},
     {"cosh", KG_MATH_G_FUNC, KG_MATH_COSH},
     {"tanh", KG_MATH_G_FUNC, KG_MATH_TANH},
@@ -44,50 +47,28 @@ static const struct kg_math_command commands[] = {
     {"min", KG_MATH_G_FUNC, KG_MATH_MIN},
     {"over", KG_MATH_G_INFIX, 0},
     {"choose", KG_MATH_G_INFIX, 1},
-    {"bmod", KG_MATH_G_MOD, 0},
-    {"mod", KG_MATH_G_MOD, 0},
+    {"bmod mod", KG_MATH_G_MOD, 0},
     {"pmod", KG_MATH_G_MOD, 1},
-    {"frac", KG_MATH_G_FRAC, 0},
-    {"sfrac", KG_MATH_G_FRAC, 0},
-    {"nicefrac", KG_MATH_G_FRAC, 0},
-    {"flatfrac", KG_MATH_G_FRAC, 0},
-    {"dfrac", KG_MATH_G_FRAC, 0},
-    {"tfrac", KG_MATH_G_FRAC, 0},
-    {"cfrac", KG_MATH_G_FRAC, 0},
-    {"binom", KG_MATH_G_BINOM, 0},
-    {"dbinom", KG_MATH_G_BINOM, 0},
-    {"tbinom", KG_MATH_G_BINOM, 0},
+    {"frac sfrac nicefrac flatfrac dfrac tfrac cfrac", KG_MATH_G_FRAC, 0},
+    {"binom dbinom tbinom", KG_MATH_G_BINOM, 0},
     {"sqrt", KG_MATH_G_SQRT, 0},
-    {"cdot", KG_MATH_G_TIMES, 0},
-    {"times", KG_MATH_G_TIMES, 0},
-    {"ast", KG_MATH_G_TIMES, 0},
-    {"bullet", KG_MATH_G_TIMES, 0},
-    {"div", KG_MATH_G_OVER, 0},
-    {"slash", KG_MATH_G_OVER, 0},
+    {"cdot times ast bullet", KG_MATH_G_TIMES, 0},
+    {"div slash", KG_MATH_G_OVER, 0},
     {"pm", KG_MATH_G_PM, 0},
     {"mp", KG_MATH_G_PM, 1},
-    {"le", KG_MATH_G_REL, KG_MATH_LE},
-    {"leq", KG_MATH_G_REL, KG_MATH_LE},
-    {"leqslant", KG_MATH_G_REL, KG_MATH_LE},
+    {"le leq leqslant", KG_MATH_G_REL, KG_MATH_LE},
     {"lt", KG_MATH_G_REL, KG_MATH_LT},
-    {"ge", KG_MATH_G_REL, KG_MATH_GE},
-    {"geq", KG_MATH_G_REL, KG_MATH_GE},
-    {"geqslant", KG_MATH_G_REL, KG_MATH_GE},
+    {"ge geq geqslant", KG_MATH_G_REL, KG_MATH_GE},
     {"gt", KG_MATH_G_REL, KG_MATH_GT},
-    {"ne", KG_MATH_G_REL, KG_MATH_NE},
-    {"neq", KG_MATH_G_REL, KG_MATH_NE},
+    {"ne neq", KG_MATH_G_REL, KG_MATH_NE},
     {"in", KG_MATH_G_REL, KG_MATH_IN},
-    {"approx", KG_MATH_G_REL, KG_MATH_APPROX},
-    {"approxeq", KG_MATH_G_REL, KG_MATH_APPROX},
-    {"simeq", KG_MATH_G_REL, KG_MATH_APPROX},
+    {"approx approxeq simeq", KG_MATH_G_REL, KG_MATH_APPROX},
     {"equiv", KG_MATH_G_REL, KG_MATH_EQUIV},
     {"cong", KG_MATH_G_REL, KG_MATH_OTHER + 1},
     {"sim", KG_MATH_G_REL, KG_MATH_OTHER + 2},
     {"propto", KG_MATH_G_REL, KG_MATH_OTHER + 3},
-    {"to", KG_MATH_G_REL, KG_MATH_TO},
-    {"rightarrow", KG_MATH_G_REL, KG_MATH_TO},
-    {"Rightarrow", KG_MATH_G_REL, KG_MATH_OTHER + 4},
-    {"implies", KG_MATH_G_REL, KG_MATH_OTHER + 4},
+    {"to rightarrow longrightarrow", KG_MATH_G_REL, KG_MATH_TO},
+    {"Rightarrow implies", KG_MATH_G_REL, KG_MATH_OTHER + 4},
     {"mapsto", KG_MATH_G_REL, KG_MATH_OTHER + 5},
     {"mid", KG_MATH_G_REL, KG_MATH_OTHER + 6},
     {"parallel", KG_MATH_G_REL, KG_MATH_OTHER + 7},
@@ -95,7 +76,6 @@ static const struct kg_math_command commands[] = {
     {"subset", KG_MATH_G_REL, KG_MATH_OTHER + 9},
     {"subseteq", KG_MATH_G_REL, KG_MATH_OTHER + 10},
     {"notin", KG_MATH_G_REL, KG_MATH_OTHER + 11},
-    {"longrightarrow", KG_MATH_G_REL, KG_MATH_TO},
     {"supset", KG_MATH_G_REL, KG_MATH_OTHER + 12},
     {"supseteq", KG_MATH_G_REL, KG_MATH_OTHER + 13},
     {"ni", KG_MATH_G_REL, KG_MATH_OTHER + 14},
@@ -109,59 +89,23 @@ static const struct kg_math_command commands[] = {
     {"prec", KG_MATH_G_REL, KG_MATH_OTHER + 22},
     {"succ", KG_MATH_G_REL, KG_MATH_OTHER + 23},
     {"asymp", KG_MATH_G_REL, KG_MATH_OTHER + 24},
-    {"cup", KG_MATH_G_SETOP, '|'},
-    {"bigcup", KG_MATH_G_SETOP, '|'},
+    {"cup bigcup", KG_MATH_G_SETOP, '|'},
     {"cap", KG_MATH_G_SETOP, '&'},
-    {"setminus", KG_MATH_G_SETOP, '\\'},
-    {"backslash", KG_MATH_G_SETOP, '\\'},
-    {"text", KG_MATH_G_TEXT, 0},
-    {"textbf", KG_MATH_G_TEXT, 0},
-    {"textit", KG_MATH_G_TEXT, 0},
-    {"textrm", KG_MATH_G_TEXT, 0},
-    {"textnormal", KG_MATH_G_TEXT, 0},
-    {"textsf", KG_MATH_G_TEXT, 0},
-    {"texttt", KG_MATH_G_TEXT, 0},
-    {"emph", KG_MATH_G_TEXT, 0},
-    {"mbox", KG_MATH_G_TEXT, 0},
-    {"textup", KG_MATH_G_TEXT, 0},
-    {"textsl", KG_MATH_G_TEXT, 0},
-    {"textsc", KG_MATH_G_TEXT, 0},
-    {"textmd", KG_MATH_G_TEXT, 0},
-    {"hbox", KG_MATH_G_TEXT, 0},
-    {"mathrm", KG_MATH_G_STYLE, 0},
-    {"rm", KG_MATH_G_STYLE, 1},
-    {"mathbf", KG_MATH_G_STYLE, 0},
-    {"bf", KG_MATH_G_STYLE, 1},
-    {"mathit", KG_MATH_G_STYLE, 0},
-    {"mathcal", KG_MATH_G_STYLE, 0},
-    {"mathfrak", KG_MATH_G_STYLE, 0},
-    {"mathsf", KG_MATH_G_STYLE, 0},
-    {"mathscr", KG_MATH_G_STYLE, 0},
-    {"boldsymbol", KG_MATH_G_STYLE, 0},
-    {"bm", KG_MATH_G_STYLE, 0},
-    {"mathtt", KG_MATH_G_STYLE, 0},
-    {"mathnormal", KG_MATH_G_STYLE, 0},
-    {"pmb", KG_MATH_G_STYLE, 0},
-    {"it", KG_MATH_G_STYLE, 1},
-    {"sf", KG_MATH_G_STYLE, 1},
-    {"tt", KG_MATH_G_STYLE, 1},
-    {"cal", KG_MATH_G_STYLE, 1},
-    {"bold", KG_MATH_G_STYLE, 0},
-    {"underline", KG_MATH_G_STYLE, 0},
-    {"boxed", KG_MATH_G_STYLE, 0},
-    {"fbox", KG_MATH_G_STYLE, 0},
+    {"setminus backslash", KG_MATH_G_SETOP, '\\'},
+    {"text textbf textit textrm textnormal textsf texttt emph mbox textup textsl textsc "
+     "textmd hbox",
+     KG_MATH_G_TEXT, 0},
+    {"mathrm mathbf mathit mathcal mathfrak mathsf mathscr boldsymbol bm mathtt "
+     "mathnormal pmb bold underline boxed fbox",
+     KG_MATH_G_STYLE, 0},
+    {"rm bf it sf tt cal", KG_MATH_G_STYLE, 1},
     {"operatorname", KG_MATH_G_OPERATOR, 0},
-    {"vec", KG_MATH_G_ACCENT, 2},
-    {"hat", KG_MATH_G_ACCENT, 0},
-    {"widehat", KG_MATH_G_ACCENT, 0},
-    {"bar", KG_MATH_G_ACCENT, 1},
-    {"overline", KG_MATH_G_ACCENT, 1},
-    {"overrightarrow", KG_MATH_G_ACCENT, 2},
-    {"tilde", KG_MATH_G_ACCENT, 3},
-    {"widetilde", KG_MATH_G_ACCENT, 3},
+    {"vec overrightarrow", KG_MATH_G_ACCENT, 2},
+    {"hat widehat", KG_MATH_G_ACCENT, 0},
+    {"bar overline", KG_MATH_G_ACCENT, 1},
+    {"tilde widetilde", KG_MATH_G_ACCENT, 3},
     {"overleftrightarrow", KG_MATH_G_ACCENT, 6},
-    {"angle", KG_MATH_G_ANGLE, 0},
-    {"measuredangle", KG_MATH_G_ANGLE, 0},
+    {"angle measuredangle", KG_MATH_G_ANGLE, 0},
     {"dot", KG_MATH_G_ACCENT, 4},
     {"ddot", KG_MATH_G_ACCENT, 5},
     {"sum", KG_MATH_G_BIG, KG_MATH_SUM},
@@ -175,26 +119,17 @@ static const struct kg_math_command commands[] = {
     {"rfloor", KG_MATH_G_CLOSE, KG_MATH_FLOOR},
     {"rceil", KG_MATH_G_CLOSE, KG_MATH_CEIL},
     {"rvert", KG_MATH_G_CLOSE, KG_MATH_ABS},
-    {"circ", KG_MATH_G_DEGREE, 0},
-    {"degree", KG_MATH_G_DEGREE, 0},
+    {"circ degree", KG_MATH_G_DEGREE, 0},
     {"prime", KG_MATH_G_PRIME, 0},
-    {"land", KG_MATH_G_AND, KG_MATH_ALL},
-    {"wedge", KG_MATH_G_AND, KG_MATH_ALL},
-    {"lor", KG_MATH_G_AND, KG_MATH_ANY},
-    {"vee", KG_MATH_G_AND, KG_MATH_ANY},
-    {"ldots", KG_MATH_G_DOTS, 0},
-    {"cdots", KG_MATH_G_DOTS, 0},
-    {"dots", KG_MATH_G_DOTS, 0},
-    {"dotsc", KG_MATH_G_DOTS, 0},
+    {"land wedge", KG_MATH_G_AND, KG_MATH_ALL},
+    {"lor vee", KG_MATH_G_AND, KG_MATH_ANY},
+    {"ldots cdots dots dotsc", KG_MATH_G_DOTS, 0},
 };
 
 /* Words of answers written without LaTeX. */
-static const struct kg_math_command words[] = {
+static const struct names words[] = {
     {"pi", KG_MATH_G_CONST, KG_MATH_PI},
-    {"inf", KG_MATH_G_CONST, KG_MATH_INF},
-    {"infty", KG_MATH_G_CONST, KG_MATH_INF},
-    {"oo", KG_MATH_G_CONST, KG_MATH_INF},
-    {"infinity", KG_MATH_G_CONST, KG_MATH_INF},
+    {"inf infty oo infinity", KG_MATH_G_CONST, KG_MATH_INF},
     {"sqrt", KG_MATH_G_SQRT, 0},
     {"frac", KG_MATH_G_FRAC, 0},
     {"sin", KG_MATH_G_FUNC, KG_MATH_SIN},
@@ -203,12 +138,9 @@ static const struct kg_math_command words[] = {
     {"cot", KG_MATH_G_FUNC, KG_MATH_COT},
     {"sec", KG_MATH_G_FUNC, KG_MATH_SEC},
     {"csc", KG_MATH_G_FUNC, KG_MATH_CSC},
-    {"arcsin", KG_MATH_G_FUNC, KG_MATH_ASIN},
-    {"arccos", KG_MATH_G_FUNC, KG_MATH_ACOS},
-    {"arctan", KG_MATH_G_FUNC, KG_MATH_ATAN},
-    {"asin", KG_MATH_G_FUNC, KG_MATH_ASIN},
-    {"acos", KG_MATH_G_FUNC, KG_MATH_ACOS},
-    {"atan", KG_MATH_G_FUNC, KG_MATH_ATAN},
+    {"arcsin asin", KG_MATH_G_FUNC, KG_MATH_ASIN},
+    {"arccos acos", KG_MATH_G_FUNC, KG_MATH_ACOS},
+    {"arctan atan", KG_MATH_G_FUNC, KG_MATH_ATAN},
     {"sinh", KG_MATH_G_FUNC, KG_MATH_SINH},
     {"cosh", KG_MATH_G_FUNC, KG_MATH_COSH},
     {"tanh", KG_MATH_G_FUNC, KG_MATH_TANH},
@@ -220,79 +152,18 @@ static const struct kg_math_command words[] = {
     {"lcm", KG_MATH_G_FUNC, KG_MATH_LCM},
     {"max", KG_MATH_G_FUNC, KG_MATH_MAX},
     {"min", KG_MATH_G_FUNC, KG_MATH_MIN},
-    {"and", KG_MATH_G_AND, KG_MATH_ALL},
-    {"or", KG_MATH_G_AND, KG_MATH_ANY},
-    {"AND", KG_MATH_G_AND, KG_MATH_ALL},
-    {"OR", KG_MATH_G_AND, KG_MATH_ANY},
-    {"percent", KG_MATH_G_PERCENT, 0},
-    {"percentage", KG_MATH_G_PERCENT, 0},
-    {"degree", KG_MATH_G_DEGREE, 0},
-    {"degrees", KG_MATH_G_DEGREE, 0},
-    {"deg", KG_MATH_G_DEGREE, 0},
+    {"and AND", KG_MATH_G_AND, KG_MATH_ALL},
+    {"or OR", KG_MATH_G_AND, KG_MATH_ANY},
+    {"percent percentage", KG_MATH_G_PERCENT, 0},
+    {"degree degrees deg", KG_MATH_G_DEGREE, 0},
     {"in", KG_MATH_G_REL, KG_MATH_IN},
     {"to", KG_MATH_G_TO, 0},
-    {"dollars", KG_MATH_G_UNIT, 0},
-    {"dollar", KG_MATH_G_UNIT, 0},
-    {"cents", KG_MATH_G_UNIT, 0},
-    {"cent", KG_MATH_G_UNIT, 0},
-    {"units", KG_MATH_G_UNIT, 0},
-    {"unit", KG_MATH_G_UNIT, 0},
-    {"cm", KG_MATH_G_UNIT, 0},
-    {"mm", KG_MATH_G_UNIT, 0},
-    {"km", KG_MATH_G_UNIT, 0},
-    {"kg", KG_MATH_G_UNIT, 0},
-    {"meter", KG_MATH_G_UNIT, 0},
-    {"meters", KG_MATH_G_UNIT, 0},
-    {"metres", KG_MATH_G_UNIT, 0},
-    {"centimeters", KG_MATH_G_UNIT, 0},
-    {"miles", KG_MATH_G_UNIT, 0},
-    {"mile", KG_MATH_G_UNIT, 0},
-    {"mph", KG_MATH_G_UNIT, 0},
-    {"feet", KG_MATH_G_UNIT, 0},
-    {"foot", KG_MATH_G_UNIT, 0},
-    {"inches", KG_MATH_G_UNIT, 0},
-    {"inch", KG_MATH_G_UNIT, 0},
-    {"yards", KG_MATH_G_UNIT, 0},
-    {"hours", KG_MATH_G_UNIT, 0},
-    {"hour", KG_MATH_G_UNIT, 0},
-    {"minutes", KG_MATH_G_UNIT, 0},
-    {"minute", KG_MATH_G_UNIT, 0},
-    {"seconds", KG_MATH_G_UNIT, 0},
-    {"second", KG_MATH_G_UNIT, 0},
-    {"days", KG_MATH_G_UNIT, 0},
-    {"day", KG_MATH_G_UNIT, 0},
-    {"weeks", KG_MATH_G_UNIT, 0},
-    {"months", KG_MATH_G_UNIT, 0},
-    {"years", KG_MATH_G_UNIT, 0},
-    {"year", KG_MATH_G_UNIT, 0},
-    {"square", KG_MATH_G_UNIT, 0},
-    {"cubic", KG_MATH_G_UNIT, 0},
-    {"sq", KG_MATH_G_UNIT, 0},
-    {"people", KG_MATH_G_UNIT, 0},
-    {"students", KG_MATH_G_UNIT, 0},
-    {"points", KG_MATH_G_UNIT, 0},
-    {"ways", KG_MATH_G_UNIT, 0},
-    {"yuan", KG_MATH_G_UNIT, 0},
-    {"grams", KG_MATH_G_UNIT, 0},
-    {"pounds", KG_MATH_G_UNIT, 0},
-    {"ounces", KG_MATH_G_UNIT, 0},
-    {"liters", KG_MATH_G_UNIT, 0},
-    {"gallons", KG_MATH_G_UNIT, 0},
-    {"USD", KG_MATH_G_UNIT, 0},
-    {"am", KG_MATH_G_UNIT, 0},
-    {"pm", KG_MATH_G_UNIT, 0},
-    {"AM", KG_MATH_G_UNIT, 0},
-    {"PM", KG_MATH_G_UNIT, 0},
-    {"ft", KG_MATH_G_UNIT, 0},
-    {"mL", KG_MATH_G_UNIT, 0},
-    {"per", KG_MATH_G_UNIT, 0},
-    {"men", KG_MATH_G_UNIT, 0},
-    {"approximately", KG_MATH_G_ABOUT, 0},
-    {"approx", KG_MATH_G_ABOUT, 0},
-    {"about", KG_MATH_G_ABOUT, 0},
-    {"roughly", KG_MATH_G_ABOUT, 0},
-    {"around", KG_MATH_G_ABOUT, 0},
-    {"exactly", KG_MATH_G_ABOUT, 0},
+    {"dollars dollar cents cent units unit cm mm km kg meter meters metres centimeters "
+     "miles mile mph feet foot inches inch yards hours hour minutes minute seconds "
+     "second days day weeks months years year square cubic sq people students points "
+     "ways yuan grams pounds ounces liters gallons USD am pm AM PM ft mL per men",
+     KG_MATH_G_UNIT, 0},
+    {"approximately approx about roughly around exactly", KG_MATH_G_ABOUT, 0},
     {"zero", KG_MATH_G_NUMBER, 0},
     {"one", KG_MATH_G_NUMBER, 1},
     {"two", KG_MATH_G_NUMBER, 2},
@@ -326,230 +197,102 @@ static const struct kg_math_command words[] = {
     {"million", KG_MATH_G_SCALE, 6},
     {"billion", KG_MATH_G_SCALE, 9},
     {"trillion", KG_MATH_G_SCALE, 12},
-    {"half", KG_MATH_G_QUALIFIER, 1},
-    {"halves", KG_MATH_G_QUALIFIER, 0},
-    {"twice", KG_MATH_G_QUALIFIER, 1},
-    {"double", KG_MATH_G_QUALIFIER, 1},
-    {"triple", KG_MATH_G_QUALIFIER, 1},
-    {"thirds", KG_MATH_G_QUALIFIER, 0},
-    {"fourths", KG_MATH_G_QUALIFIER, 0},
-    {"fifths", KG_MATH_G_QUALIFIER, 0},
-    {"sixths", KG_MATH_G_QUALIFIER, 0},
-    {"eighths", KG_MATH_G_QUALIFIER, 0},
-    {"tenths", KG_MATH_G_QUALIFIER, 0},
-    {"hundredths", KG_MATH_G_QUALIFIER, 0},
-    {"squared", KG_MATH_G_QUALIFIER, 0},
-    {"cubed", KG_MATH_G_QUALIFIER, 0},
-    {"factorial", KG_MATH_G_QUALIFIER, 0},
-    {"plus", KG_MATH_G_QUALIFIER, 0},
-    {"minus", KG_MATH_G_QUALIFIER, 1},
-    {"negative", KG_MATH_G_QUALIFIER, 1},
-    {"divided", KG_MATH_G_QUALIFIER, 0},
-    {"multiplied", KG_MATH_G_QUALIFIER, 0},
-    {"over", KG_MATH_G_QUALIFIER, 0},
-    {"than", KG_MATH_G_QUALIFIER, 0},
-    {"not", KG_MATH_G_QUALIFIER, 0},
-    {"mod", KG_MATH_G_QUALIFIER, 0},
-    {"point", KG_MATH_G_QUALIFIER, 1},
+    {"half twice double triple minus negative point", KG_MATH_G_QUALIFIER, 1},
+    {"halves thirds fourths fifths sixths eighths tenths hundredths squared cubed "
+     "factorial plus divided multiplied over than not mod",
+     KG_MATH_G_QUALIFIER, 0},
 };
 
 /* What further words do that stand beside a value; small letters, any case in the text.
  * They are not part of the grammar: alone, they are words like any other. Those that say
  * nothing of the value (UNIT) are here to be told from unknown ones. */
-static const struct kg_math_command beside[] = {
+static const struct names beside[] = {
     {"hundreds", KG_MATH_G_SCALE, 2},
     {"thousands", KG_MATH_G_SCALE, 3},
-    {"lakh", KG_MATH_G_SCALE, 5},
-    {"lakhs", KG_MATH_G_SCALE, 5},
-    {"lac", KG_MATH_G_SCALE, 5},
-    {"lacs", KG_MATH_G_SCALE, 5},
-    {"millions", KG_MATH_G_SCALE, 6},
-    {"mln", KG_MATH_G_SCALE, 6},
-    {"mn", KG_MATH_G_SCALE, 6},
-    {"crore", KG_MATH_G_SCALE, 7},
-    {"crores", KG_MATH_G_SCALE, 7},
-    {"billions", KG_MATH_G_SCALE, 9},
-    {"bn", KG_MATH_G_SCALE, 9},
-    {"milliard", KG_MATH_G_SCALE, 9},
-    {"milliards", KG_MATH_G_SCALE, 9},
-    {"trillions", KG_MATH_G_SCALE, 12},
-    {"tn", KG_MATH_G_SCALE, 12},
-    {"quadrillion", KG_MATH_G_SCALE, 15},
-    {"quadrillions", KG_MATH_G_SCALE, 15},
-    {"quintillion", KG_MATH_G_SCALE, 18},
-    {"quintillions", KG_MATH_G_SCALE, 18},
-    {"dozen", KG_MATH_G_DOZEN, 12},
-    {"dozens", KG_MATH_G_DOZEN, 12},
+    {"lakh lakhs lac lacs", KG_MATH_G_SCALE, 5},
+    {"millions mln mn", KG_MATH_G_SCALE, 6},
+    {"crore crores", KG_MATH_G_SCALE, 7},
+    {"billions bn milliard milliards", KG_MATH_G_SCALE, 9},
+    {"trillions tn", KG_MATH_G_SCALE, 12},
+    {"quadrillion quadrillions", KG_MATH_G_SCALE, 15},
+    {"quintillion quintillions", KG_MATH_G_SCALE, 18},
+    {"dozen dozens", KG_MATH_G_DOZEN, 12},
     {"score", KG_MATH_G_DOZEN, 20},
     {"gross", KG_MATH_G_DOZEN, 144},
-    {"radian", KG_MATH_G_RADIAN, 0},
-    {"radians", KG_MATH_G_RADIAN, 0},
-    {"rad", KG_MATH_G_RADIAN, 0},
-    {"rads", KG_MATH_G_RADIAN, 0},
-    {"of", KG_MATH_G_LINK, 0},
-    {"a", KG_MATH_G_LINK, 0},
-    {"an", KG_MATH_G_LINK, 0},
-    {"the", KG_MATH_G_LINK, 0},
-    {"each", KG_MATH_G_LINK, 0},
-    {"every", KG_MATH_G_LINK, 0},
-    {"month", KG_MATH_G_UNIT, 0},
-    {"months", KG_MATH_G_UNIT, 0},
-    {"left", KG_MATH_G_UNIT, 0},
-    {"remaining", KG_MATH_G_UNIT, 0},
-    {"total", KG_MATH_G_UNIT, 0},
-    {"altogether", KG_MATH_G_UNIT, 0},
-    {"old", KG_MATH_G_UNIT, 0},
-    {"tall", KG_MATH_G_UNIT, 0},
-    {"long", KG_MATH_G_UNIT, 0},
-    {"wide", KG_MATH_G_UNIT, 0},
-    {"high", KG_MATH_G_UNIT, 0},
-    {"deep", KG_MATH_G_UNIT, 0},
-    {"away", KG_MATH_G_UNIT, 0},
-    {"length", KG_MATH_G_UNIT, 0},
-    {"lengths", KG_MATH_G_UNIT, 0},
-    {"width", KG_MATH_G_UNIT, 0},
-    {"depth", KG_MATH_G_UNIT, 0},
-    {"path", KG_MATH_G_UNIT, 0},
-    {"paths", KG_MATH_G_UNIT, 0},
-    {"quarter", KG_MATH_G_QUALIFIER, 0},
-    {"quarters", KG_MATH_G_QUALIFIER, 0},
-    {"third", KG_MATH_G_QUALIFIER, 0},
-    {"thirds", KG_MATH_G_QUALIFIER, 0},
-    {"half", KG_MATH_G_QUALIFIER, 1},
-    {"halves", KG_MATH_G_QUALIFIER, 0},
-    {"halved", KG_MATH_G_QUALIFIER, 0},
-    {"fold", KG_MATH_G_QUALIFIER, 0},
-    {"twofold", KG_MATH_G_QUALIFIER, 0},
-    {"threefold", KG_MATH_G_QUALIFIER, 0},
-    {"tenfold", KG_MATH_G_QUALIFIER, 0},
-    {"twice", KG_MATH_G_QUALIFIER, 1},
-    {"thrice", KG_MATH_G_QUALIFIER, 0},
-    {"doubled", KG_MATH_G_QUALIFIER, 0},
-    {"doubles", KG_MATH_G_QUALIFIER, 0},
-    {"tripled", KG_MATH_G_QUALIFIER, 0},
-    {"triples", KG_MATH_G_QUALIFIER, 0},
-    {"quadruple", KG_MATH_G_QUALIFIER, 0},
-    {"quadrupled", KG_MATH_G_QUALIFIER, 0},
-    {"base", KG_MATH_G_QUALIFIER, 0},
-    {"binary", KG_MATH_G_QUALIFIER, 0},
-    {"ternary", KG_MATH_G_QUALIFIER, 0},
-    {"octal", KG_MATH_G_QUALIFIER, 0},
-    {"hexadecimal", KG_MATH_G_QUALIFIER, 0},
-    {"hex", KG_MATH_G_QUALIFIER, 0},
-    {"inverse", KG_MATH_G_QUALIFIER, 0},
-    {"inverses", KG_MATH_G_QUALIFIER, 0},
-    {"inverted", KG_MATH_G_QUALIFIER, 0},
-    {"reciprocal", KG_MATH_G_QUALIFIER, 0},
-    {"opposite", KG_MATH_G_QUALIFIER, 0},
-    {"negated", KG_MATH_G_QUALIFIER, 0},
-    {"negation", KG_MATH_G_QUALIFIER, 0},
-    {"conjugate", KG_MATH_G_QUALIFIER, 0},
-    {"complement", KG_MATH_G_QUALIFIER, 0},
-    {"exponent", KG_MATH_G_QUALIFIER, 0},
-    {"exponents", KG_MATH_G_QUALIFIER, 0},
-    {"power", KG_MATH_G_QUALIFIER, 0},
-    {"powers", KG_MATH_G_QUALIFIER, 0},
-    {"raised", KG_MATH_G_QUALIFIER, 0},
-    {"root", KG_MATH_G_QUALIFIER, 0},
-    {"squares", KG_MATH_G_QUALIFIER, 0},
-    {"cubes", KG_MATH_G_QUALIFIER, 0},
-    {"log", KG_MATH_G_QUALIFIER, 0},
-    {"logarithm", KG_MATH_G_QUALIFIER, 0},
-    {"modulo", KG_MATH_G_QUALIFIER, 0},
-    {"modulus", KG_MATH_G_QUALIFIER, 0},
-    {"remainder", KG_MATH_G_QUALIFIER, 0},
-    {"times", KG_MATH_G_QUALIFIER, 1},
-    {"less", KG_MATH_G_QUALIFIER, 0},
-    {"more", KG_MATH_G_QUALIFIER, 0},
-    {"fewer", KG_MATH_G_QUALIFIER, 0},
-    {"greater", KG_MATH_G_QUALIFIER, 0},
-    {"smaller", KG_MATH_G_QUALIFIER, 0},
-    {"larger", KG_MATH_G_QUALIFIER, 0},
-    {"bigger", KG_MATH_G_QUALIFIER, 0},
-    {"higher", KG_MATH_G_QUALIFIER, 0},
-    {"lower", KG_MATH_G_QUALIFIER, 0},
-    {"least", KG_MATH_G_QUALIFIER, 0},
-    {"most", KG_MATH_G_QUALIFIER, 0},
-    {"under", KG_MATH_G_QUALIFIER, 0},
-    {"above", KG_MATH_G_QUALIFIER, 0},
-    {"below", KG_MATH_G_QUALIFIER, 0},
-    {"exceeding", KG_MATH_G_QUALIFIER, 0},
-    {"beyond", KG_MATH_G_QUALIFIER, 0},
-    {"added", KG_MATH_G_QUALIFIER, 0},
-    {"subtracted", KG_MATH_G_QUALIFIER, 0},
-    {"increased", KG_MATH_G_QUALIFIER, 0},
-    {"decreased", KG_MATH_G_QUALIFIER, 0},
-    {"reduced", KG_MATH_G_QUALIFIER, 0},
-    {"wrong", KG_MATH_G_QUALIFIER, 0},
-    {"incorrect", KG_MATH_G_QUALIFIER, 0},
-    {"false", KG_MATH_G_QUALIFIER, 0},
-    {"untrue", KG_MATH_G_QUALIFIER, 0},
-    {"invalid", KG_MATH_G_QUALIFIER, 0},
-    {"impossible", KG_MATH_G_QUALIFIER, 0},
-    {"isnt", KG_MATH_G_QUALIFIER, 0},
-    {"isn", KG_MATH_G_QUALIFIER, 0},
-    {"arent", KG_MATH_G_QUALIFIER, 0},
-    {"aren", KG_MATH_G_QUALIFIER, 0},
-    {"wasnt", KG_MATH_G_QUALIFIER, 0},
-    {"wasn", KG_MATH_G_QUALIFIER, 0},
-    {"doesnt", KG_MATH_G_QUALIFIER, 0},
-    {"doesn", KG_MATH_G_QUALIFIER, 0},
-    {"dont", KG_MATH_G_QUALIFIER, 0},
-    {"didnt", KG_MATH_G_QUALIFIER, 0},
-    {"wont", KG_MATH_G_QUALIFIER, 0},
-    {"wouldnt", KG_MATH_G_QUALIFIER, 0},
-    {"cannot", KG_MATH_G_QUALIFIER, 0},
-    {"cant", KG_MATH_G_QUALIFIER, 0},
-    {"couldnt", KG_MATH_G_QUALIFIER, 0},
-    {"no", KG_MATH_G_QUALIFIER, 0},
-    {"nor", KG_MATH_G_QUALIFIER, 0},
-    {"never", KG_MATH_G_QUALIFIER, 0},
-    {"neither", KG_MATH_G_QUALIFIER, 0},
-    {"without", KG_MATH_G_QUALIFIER, 0},
-    {"except", KG_MATH_G_QUALIFIER, 0},
-    {"excluding", KG_MATH_G_QUALIFIER, 0},
-    {"excluded", KG_MATH_G_QUALIFIER, 0},
-    {"instead", KG_MATH_G_QUALIFIER, 0},
-    {"rather", KG_MATH_G_QUALIFIER, 0},
-    {"unless", KG_MATH_G_QUALIFIER, 0},
-    {"almost", KG_MATH_G_QUALIFIER, 0},
-    {"nearly", KG_MATH_G_QUALIFIER, 0},
-    {"maybe", KG_MATH_G_QUALIFIER, 0},
-    {"perhaps", KG_MATH_G_QUALIFIER, 0},
-    {"possibly", KG_MATH_G_QUALIFIER, 0},
-    {"probably", KG_MATH_G_QUALIFIER, 0},
-    {"unlikely", KG_MATH_G_QUALIFIER, 0},
-    {"unsure", KG_MATH_G_QUALIFIER, 0},
-    {"guess", KG_MATH_G_QUALIFIER, 0},
-    {"guessed", KG_MATH_G_QUALIFIER, 0},
-    {"unknown", KG_MATH_G_QUALIFIER, 0},
-    {"undefined", KG_MATH_G_QUALIFIER, 0},
-    {"nobody", KG_MATH_G_QUALIFIER, 0},
-    {"nothing", KG_MATH_G_QUALIFIER, 0},
-    {"permille", KG_MATH_G_QUALIFIER, 0},
-    {"permil", KG_MATH_G_QUALIFIER, 0},
-    {"promille", KG_MATH_G_QUALIFIER, 0},
-    {"permyriad", KG_MATH_G_QUALIFIER, 0},
-    {"ppm", KG_MATH_G_QUALIFIER, 0},
-    {"ppb", KG_MATH_G_QUALIFIER, 0},
-    {"bps", KG_MATH_G_QUALIFIER, 0},
-    {"percentile", KG_MATH_G_QUALIFIER, 0},
+    {"radian radians rad rads", KG_MATH_G_RADIAN, 0},
+    {"of a an the each every", KG_MATH_G_LINK, 0},
+    {"month months left remaining total altogether old tall long wide high deep away "
+     "length lengths width depth path paths",
+     KG_MATH_G_UNIT, 0},
+    {"quarter quarters third thirds halves halved fold twofold threefold tenfold thrice "
+     "doubled doubles tripled triples quadruple quadrupled base binary ternary octal "
+     "hexadecimal hex inverse inverses inverted reciprocal opposite negated negation "
+     "conjugate complement exponent exponents power powers raised root squares cubes log "
+     "logarithm modulo modulus remainder less more fewer greater smaller larger bigger "
+     "higher lower least most under above below exceeding beyond added subtracted "
+     "increased decreased reduced wrong incorrect false untrue invalid impossible isnt "
+     "isn arent aren wasnt wasn doesnt doesn dont didnt wont wouldnt cannot cant couldnt "
+     "no nor never neither without except excluding excluded instead rather unless "
+     "almost nearly maybe perhaps possibly probably unlikely unsure guess guessed "
+     "unknown undefined nobody nothing permille permil promille permyriad ppm ppb bps "
+     "percentile",
+     KG_MATH_G_QUALIFIER, 0},
+    {"half twice times", KG_MATH_G_QUALIFIER, 1},
 };
 
-static const struct kg_math_command *find(const struct kg_math_command *rows, size_t n,
-                                          const char *name, size_t len)
+/* The names of a table in order, for a search by halves. */
+static struct table {
+    const struct names *rows;
+    size_t n_rows, n;
+    struct kg_math_command commands[MOST_NAMES]; /* (n) */
+} known = {.rows = commands, .n_rows = sizeof commands / sizeof *commands},
+  spelled = {.rows = words, .n_rows = sizeof words / sizeof *words},
+  further = {.rows = beside, .n_rows = sizeof beside / sizeof *beside};
+
+static int by_name(const void *a, const void *b)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (len > 0 && rows[i].name[0] == name[0] &&
-            strncmp(rows[i].name, name, len) == 0 && rows[i].name[len] == 0)
-            return &rows[i];
+    const struct kg_math_command *x = a, *y = b;
+    int order = memcmp(x->name, y->name, x->n < y->n ? x->n : y->n);
+
+    return order ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+static void list(struct table *t)
+{
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const struct names *r = &t->rows[i];
+
+        for (const char *at = r->names; *at; at += strspn(at, " ")) {
+            const size_t n = strcspn(at, " ");
+
+            assert(t->n < MOST_NAMES);
+            t->commands[t->n++] = (struct kg_math_command){at, n, r->group, r->op};
+            at += n;
+        }
     }
-    return NULL;
+    qsort(t->commands, t->n, sizeof *t->commands, by_name);
+}
+
+static void list_all(void)
+{
+    list(&known);
+    list(&spelled);
+    list(&further);
+}
+
+static const struct kg_math_command *find(const struct table *t, const char *name,
+                                          size_t n)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const struct kg_math_command key = {name, n, 0, 0};
+
+    pthread_once(&once, list_all);
+    return bsearch(&key, t->commands, t->n, sizeof *t->commands, by_name);
 }
 
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n)
 {
-    return find(commands, sizeof commands / sizeof *commands, name, n);
+    return find(&known, name, n);
 }
 
 bool kg_math_is_listed(const char *names, const char *name, size_t n)
@@ -579,7 +322,7 @@ bool kg_math_is_symbol(const char *name, size_t n)
 
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n)
 {
-    return find(words, sizeof words / sizeof *words, name, n);
+    return find(&spelled, name, n);
 }
 
 /* Fractions in words: fifteenths, hundreth. */
@@ -591,7 +334,7 @@ static bool is_ordinal(const char *name, size_t n)
 
 const struct kg_math_command *kg_math_beside_find(const char *name, size_t n)
 {
-    static const struct kg_math_command fraction = {"-th", KG_MATH_G_QUALIFIER, 0};
+    static const struct kg_math_command fraction = {"-th", 3, KG_MATH_G_QUALIFIER, 0};
     const struct kg_math_command *row = kg_math_word_find(name, n);
     char small[24];
 
@@ -601,6 +344,6 @@ const struct kg_math_command *kg_math_beside_find(const char *name, size_t n)
         small[i] = (char)tolower((unsigned char)name[i]);
     row = kg_math_word_find(small, n);
     if (!row)
-        row = find(beside, sizeof beside / sizeof *beside, small, n);
+        row = find(&further, small, n);
     return row || !is_ordinal(small, n) ? row : &fraction;
 }

@@ -16,59 +16,23 @@ struct swap {
     const char *to;
 };
 static const struct swap swaps[] = {
-    {"an ", ""},
-    {"a ", ""},
-    {".$", "$"},
-    {"\\$", ""},
-    {"\\ ", ""},
-    {" ", ""},
-    {"mbox", "text"},
-    {",\\text{and}", ","},
-    {"\\text{and}", ","},
-    {"\\text{m}", "\\text{}"},
-    /* expressions that are dropped */
-    {"square", ""},
-    {"ways", ""},
-    {"integers", ""},
-    {"dollars", ""},
-    {"mph", ""},
-    {"inches", ""},
-    {"hours", ""},
-    {"km", ""},
-    {"units", ""},
-    {"\\ldots", ""},
-    {"sue", ""},
-    {"points", ""},
-    {"feet", ""},
-    {"minutes", ""},
-    {"digits", ""},
-    {"cents", ""},
-    {"degrees", ""},
-    {"cm", ""},
-    {"gm", ""},
-    {"pounds", ""},
-    {"meters", ""},
-    {"meals", ""},
-    {"edges", ""},
-    {"students", ""},
-    {"childrentickets", ""},
-    {"multiples", ""},
-    {"\\text{s}", ""},
-    {"\\text{.}", ""},
-    {"\\text{\ns}", ""},
-    {"\\text{}^2", ""},
-    {"\\text{}^3", ""},
-    {"\\text{\n}", ""},
-    {"\\text{}", ""},
-    {"\\mathrm{th}", ""},
-    {"^\\circ", ""},
-    {"^{\\circ}", ""},
-    {"\\;", ""},
-    {",\\!", ""},
-    {"{,}", ""},
-    {"\"", ""},
-    {"\\dots", ""},
+    {"an ", ""},          {"a ", ""},
+    {".$", "$"},          {"\\$", ""},
+    {"\\ ", ""},          {" ", ""},
+    {"mbox", "text"},     {",\\text{and}", ","},
+    {"\\text{and}", ","}, {"\\text{m}", "\\text{}"},
 };
+/* expressions that are dropped then */
+static const char *const dropped[] = {
+    "square",     "ways",       "integers",  "dollars",      "mph",
+    "inches",     "hours",      "km",        "units",        "\\ldots",
+    "sue",        "points",     "feet",      "minutes",      "digits",
+    "cents",      "degrees",    "cm",        "gm",           "pounds",
+    "meters",     "meals",      "edges",     "students",     "childrentickets",
+    "multiples",  "\\text{s}",  "\\text{.}", "\\text{\ns}",  "\\text{}^2",
+    "\\text{}^3", "\\text{\n}", "\\text{}",  "\\mathrm{th}", "^\\circ",
+    "^{\\circ}",  "\\;",        ",\\!",      "{,}",          "\"",
+    "\\dots"};
 
 static const char *last_byte(const char *text, char c, size_t n)
 {
@@ -205,6 +169,10 @@ static kg_status normalise(struct kg_str *s, struct kg_str *work, struct kg_err 
 
     for (size_t i = 0; i < sizeof swaps / sizeof *swaps; i++) {
         KG_TRY(swap_one(work, s, &swaps[i], err));
+        take(s, work);
+    }
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) {
+        KG_TRY(swap_one(work, s, &(struct swap){dropped[i], ""}, err));
         take(s, work);
     }
     KG_TRY(between_dollars(work, s, err));

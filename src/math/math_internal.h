@@ -192,7 +192,8 @@ enum kg_math_parse_flags {
 int kg_math_parse(struct kg_math_tree *t, const char *text, size_t n, int flags,
                   const char **why);
 struct kg_math_command {
-    const char *name;
+    const char *name; /* (n) not ended by a NUL */
+    size_t n;
     uint8_t group; /* enum kg_math_group */
     uint8_t op;
 };

@@ -138,8 +138,8 @@ static void bind(struct kg_math_tree *t, int node, int name)
 
 struct big {
     enum kg_math_big op;
-    const char *name;
-    const char *text[2]; /* of the lower and the upper limit */
+    const struct kg_math_command *row; /* its name */
+    const char *text[2];               /* of the lower and the upper limit */
     size_t n[2];
     const char *from; /* of the body */
     const char *to;
@@ -150,7 +150,7 @@ struct big {
 static int build_big(struct kg_math_tree *t, const struct big *b)
 {
     const int part[] = {b->variable, b->low, b->high, b->body};
-    int node = kg_math_leaf(t, KG_MATH_OPAQUE, b->op, b->name, strlen(b->name));
+    int node = kg_math_leaf(t, KG_MATH_OPAQUE, b->op, b->row->name, b->row->n);
     int list = 0;
     int last = 0;
 
@@ -285,7 +285,7 @@ static bool read_body(struct kg_math_parser *p, struct big *b)
 
 int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *row)
 {
-    struct big b = {.op = (enum kg_math_big)row->op, .name = row->name};
+    struct big b = {.op = (enum kg_math_big)row->op, .row = row};
 
     while (kg_math_look(p) == '_' || kg_math_look(p) == '^') {
         int i = *p->p++ == '^';
@@ -372,7 +372,8 @@ static int differential(struct kg_math_parser *p, const struct fraction *f,
 static int of_body(struct kg_math_parser *p, const struct fraction *f, const char *from,
                    const char *to, int body)
 {
-    struct big b = {.op = KG_MATH_DERIVATIVE, .name = "d", .body = body};
+    static const struct kg_math_command d = {"d", 1, KG_MATH_G_BIG, KG_MATH_DERIVATIVE};
+    struct big b = {.op = KG_MATH_DERIVATIVE, .row = &d, .body = body};
 
     if (!body)
         return 0;

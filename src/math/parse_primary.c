@@ -507,7 +507,7 @@ static int parse_accent(struct kg_math_parser *p, const struct kg_math_command *
 
     if (!text)
         return kg_math_parse_fail(p, "an accent over nothing");
-    if (strcmp(row->name, "overline") == 0 && is_capitals(text, n)) {
+    if (row->n == 8 && memcmp(row->name, "overline", 8) == 0 && is_capitals(text, n)) {
         p->p = from;
         return kg_math_parse_braces(p);
     }
@@ -633,13 +633,13 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     case KG_MATH_G_SCALE:
     case KG_MATH_G_QUALIFIER:
     case KG_MATH_G_ABOUT:
-        return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, strlen(row->name));
+        return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, row->n);
     case KG_MATH_G_DEGREE:
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "circ", 4);
     case KG_MATH_G_ANGLE:
         return parse_angle(p);
     case KG_MATH_G_NUMBER:
-        p->p -= strlen(row->name);
+        p->p -= row->n;
         return kg_math_parse_number_words(p);
     default:
         return kg_math_parse_fail(p, "an operator without a value");

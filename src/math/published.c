@@ -333,56 +333,17 @@ struct macro {
     const char *text;
 };
 static const struct macro macros[] = {
-    {"pi", "pi"},
-    {"infty", "inf"},
-    {"cup", "U"},
-    {"cdot", "*"},
-    {"times", "*"},
-    {"le", "\xe2\x89\xa4"},
-    {"leq", "\xe2\x89\xa4"},
-    {"ge", "\xe2\x89\xa5"},
-    {"geq", "\xe2\x89\xa5"},
-    {"ne", "\xe2\x89\xa0"},
-    {"neq", "\xe2\x89\xa0"},
-    {"pm", "\xc2\xb1"},
-    {"alpha", "\xce\xb1"},
-    {"beta", "\xce\xb2"},
-    {"gamma", "\xce\xb3"},
-    {"delta", "\xce\xb4"},
-    {"theta", "\xce\xb8"},
-    {"lambda", "\xce\xbb"},
-    {"mu", "\xce\xbc"},
-    {"phi", "\xcf\x95"},
-    {"omega", "\xcf\x89"},
-    {"tau", "\xcf\x84"},
-    {"sigma", "\xcf\x83"},
-    {"rho", "\xcf\x81"},
-    {"hbar", "\xe2\x84\x8f"},
-    {"Delta", "\xce\x94"},
-    {"Phi", "\xce\xa6"},
-    {"in", "\xe2\x88\x88"},
-    {"sin", "sin"},
-    {"cos", "cos"},
-    {"tan", "tan"},
-    {"log", "log"},
-    {"ln", "ln"},
-    {"exp", "exp"},
-    {"sec", "sec"},
-    {"csc", "csc"},
-    {"cot", "cot"},
-    {"arcsin", "arcsin"},
-    {"arccos", "arccos"},
-    {"arctan", "arctan"},
-    {"circ", "\xe2\x88\x98"},
-    {"ldots", "..."},
-    {"quad", " "},
-    {"qquad", " "},
-    {"cap", "\xe2\x88\xa9"},
-    {"max", "max"},
-    {"min", "min"},
-    {"gcd", "gcd"},
-    {"lim", "lim"},
+    {"infty", "inf"}, {"cup", "U"},    {"cdot", "*"}, {"times", "*"},   {"le", "≤"},
+    {"leq", "≤"},     {"ge", "≥"},     {"geq", "≥"},  {"ne", "≠"},      {"neq", "≠"},
+    {"pm", "±"},      {"alpha", "α"},  {"beta", "β"}, {"gamma", "γ"},   {"delta", "δ"},
+    {"theta", "θ"},   {"lambda", "λ"}, {"mu", "μ"},   {"phi", "ϕ"},     {"omega", "ω"},
+    {"tau", "τ"},     {"sigma", "σ"},  {"rho", "ρ"},  {"hbar", "ℏ"},    {"Delta", "Δ"},
+    {"Phi", "Φ"},     {"in", "∈"},     {"circ", "∘"}, {"ldots", "..."}, {"quad", " "},
+    {"qquad", " "},   {"cap", "∩"},
 };
+/* macros of which the name remains */
+static const char functions[] =
+    " pi sin cos tan log ln exp sec csc cot arcsin arccos arctan max min gcd lim ";
 
 struct latex {
     const char *p;
@@ -459,6 +420,8 @@ static kg_status plain_macro(struct kg_str *out, struct latex *l, struct kg_err 
         if (strlen(macros[i].name) == n && memcmp(macros[i].name, name, n) == 0)
             return kg_str_puts(out, macros[i].text, err);
     }
+    if (kg_math_is_listed(functions, name, n))
+        return kg_str_append(out, name, n, err);
     return KG_OK;
 }
 
