@@ -118,6 +118,19 @@ const char *kg_number(char text[KG_NUMBER], double x, int digits)
 
 /* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
  * ends beyond COMPARED_BYTES count by their difference in length. */
+bool kg_str_listed(const char *names, const char *name, size_t n)
+{
+    size_t len;
+
+    for (const char *at = names + strspn(names, " "); *at; at += strspn(at, " ")) {
+        len = strcspn(at, " ");
+        if (len == n && memcmp(at, name, n) == 0)
+            return true;
+        at += len;
+    }
+    return false;
+}
+
 size_t kg_str_distance(const char *a, const char *b)
 {
     size_t row[COMPARED_BYTES + 1];

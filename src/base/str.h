@@ -53,6 +53,9 @@ static inline const char *kg_char_find(const char *set, char c)
     return c != '\0' ? strchr(set, c) : NULL;
 }
 
+/* Whether names, "one two three", has this one (n bytes). */
+bool kg_str_listed(const char *names, const char *name, size_t n);
+
 /* Formats a number for people with `digits` significant digits: 0.3, 23000, 2.3e4 (%g
  * writes 2.3e+04). text: KG_NUMBER bytes.   returns text */
 enum { KG_NUMBER = 40 };

@@ -87,16 +87,7 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
 
 bool kg_gguf_names(const char *names, const char *name)
 {
-    const size_t n = strlen(name);
-
-    for (const char *at = names; at && *at; at += *at == ' ') {
-        const size_t len = strcspn(at, " ");
-
-        if (len == n && memcmp(at, name, n) == 0)
-            return true;
-        at += len;
-    }
-    return !names;
+    return !names || kg_str_listed(names, name, strlen(name));
 }
 
 int64_t kg_gguf_head_dim(const struct kg_gguf *g, const struct kg_gguf_arch *arch)

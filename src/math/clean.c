@@ -169,7 +169,7 @@ static const struct rewrite *whole_command(const char *name, size_t len)
 static const struct dress *dress_of(const char *name, size_t len)
 {
     for (size_t i = 0; i < sizeof dresses / sizeof *dresses; i++) {
-        if (kg_math_is_listed(dresses[i].names, name, len))
+        if (kg_str_listed(dresses[i].names, name, len))
             return &dresses[i];
     }
     return NULL;
@@ -343,7 +343,7 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
             *taken += arguments(dress, text + len + 1, n - len - 1);
         /* \\left. and \\right. draw nothing */
         if (dress && len + 1 < n && text[len + 1] == '.' &&
-            kg_math_is_listed(" left right ", text + 1, len))
+            kg_str_listed(" left right ", text + 1, len))
             *taken = len + 2;
         if (dress)
             return "";

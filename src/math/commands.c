@@ -295,17 +295,6 @@ const struct kg_math_command *kg_math_command_find(const char *name, size_t n)
     return find(&known, name, n);
 }
 
-bool kg_math_is_listed(const char *names, const char *name, size_t n)
-{
-    char spaced[32] = " ";
-
-    if (n == 0 || n + 3 > sizeof spaced)
-        return false;
-    memcpy(spaced + 1, name, n);
-    spaced[n + 1] = ' ';
-    return strstr(names, spaced) != NULL;
-}
-
 /* Names of symbols; those of operators are names of functions that nobody evaluates. */
 bool kg_math_is_symbol(const char *name, size_t n)
 {
@@ -317,7 +306,7 @@ bool kg_math_is_symbol(const char *name, size_t n)
         "forall exists neg triangle square Box diamond mho Vert lVert rVert arg deg det "
         "dim hom inf ker limsup liminf sup Pr downarrow uparrow leftarrow checkmark AA ";
 
-    return kg_math_is_listed(symbols, name, n);
+    return kg_str_listed(symbols, name, n);
 }
 
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n)

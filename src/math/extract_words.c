@@ -18,7 +18,7 @@ static bool is_among(const char *words, const char *word, size_t n)
         return false;
     for (size_t i = 0; i < n; i++)
         lower[i] = (char)tolower((unsigned char)word[i]);
-    return kg_math_is_listed(words, lower, n);
+    return kg_str_listed(words, lower, n);
 }
 
 static size_t word_length(const char *p, const char *end)

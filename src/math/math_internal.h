@@ -238,8 +238,6 @@ enum kg_math_group {
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
-/* Whether name is in names, where each name has a blank before and after it. */
-bool kg_math_is_listed(const char *names, const char *name, size_t n);
 /* Whether a command without a row is the name of a symbol, such as \alpha. */
 bool kg_math_is_symbol(const char *name, size_t n);
 /* The row of a word next to a value, ignoring case: rows of plain words, and words with a

@@ -448,7 +448,7 @@ static int parse_text(struct kg_math_parser *p)
 
     if (!text)
         return kg_math_parse_primary(p); /* \text{\$}5 */
-    if (kg_math_is_listed(" const constant ", text, n))
+    if (kg_str_listed(" const constant ", text, n))
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "C", 1);
     if (starts_formula(text, n)) {
         p->p = from;

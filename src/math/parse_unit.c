@@ -33,7 +33,7 @@ static const struct {
 static int flags_of(const char *name, size_t n)
 {
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        if (kg_math_is_listed(units[i].names, name, n))
+        if (kg_str_listed(units[i].names, name, n))
             return units[i].flags;
     }
     return -1;

@@ -420,7 +420,7 @@ static kg_status plain_macro(struct kg_str *out, struct latex *l, struct kg_err 
         if (strlen(macros[i].name) == n && memcmp(macros[i].name, name, n) == 0)
             return kg_str_puts(out, macros[i].text, err);
     }
-    if (kg_math_is_listed(functions, name, n))
+    if (kg_str_listed(functions, name, n))
         return kg_str_append(out, name, n, err);
     return KG_OK;
 }

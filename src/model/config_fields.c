@@ -43,71 +43,32 @@ static const char *const EXPECTED[N_RULES] = {
 };
 
 struct field {
-    const char *key;
+    const char *keys; /* "one two" */
     enum rule rule;
 };
 
 static const struct field FIELDS[] = {
-    {"architectures", HONOURED},
-    {"model_type", HONOURED},
-    {"vocab_size", HONOURED},
-    {"hidden_size", HONOURED},
-    {"intermediate_size", HONOURED},
-    {"num_hidden_layers", HONOURED},
-    {"num_attention_heads", HONOURED},
-    {"num_key_value_heads", HONOURED},
-    {"head_dim", HONOURED},
-    {"max_position_embeddings", HONOURED},
-    {"rms_norm_eps", HONOURED},
-    {"rope_theta", HONOURED},
-    {"rope_scaling", HONOURED},
-    {"rope_parameters", HONOURED},
-    {"tie_word_embeddings", HONOURED},
-    {"initializer_range", HONOURED},
-    {"bos_token_id", HONOURED},
-    {"eos_token_id", HONOURED},
-    {"torch_dtype", HONOURED},
-    {"dtype", HONOURED},
-    {"attention_bias", HONOURED},
-    {"mlp_bias", HONOURED},
-    {"layer_types", HONOURED},
-    {"use_sliding_window", HONOURED},
-    {"sliding_window", HONOURED},
-
-    {"num_experts", OF_EXPERTS},
-    {"num_local_experts", OF_EXPERTS},
-    {"num_experts_per_tok", OF_EXPERTS},
-    {"moe_intermediate_size", OF_EXPERTS},
-    {"shared_expert_intermediate_size", OF_EXPERTS},
-    {"norm_topk_prob", OF_EXPERTS},
-    {"decoder_sparse_step", OF_EXPERTS},
-    {"mlp_only_layers", OF_EXPERTS},
-
-    {"hidden_act", HONOURED},
+    {"architectures model_type vocab_size hidden_size intermediate_size "
+     "num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+     "max_position_embeddings rms_norm_eps rope_theta rope_scaling rope_parameters "
+     "tie_word_embeddings initializer_range bos_token_id eos_token_id torch_dtype dtype "
+     "attention_bias mlp_bias layer_types use_sliding_window sliding_window hidden_act",
+     HONOURED},
+    {"num_experts num_local_experts num_experts_per_tok moe_intermediate_size "
+     "shared_expert_intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers",
+     OF_EXPERTS},
     {"use_qk_norm", IS_OF_CLASS},
-    {"qkv_bias", NO_EFFECT}, /* attention_bias says it where a class does not read this */
-    {"output_router_logits", IS_FALSE},
-    {"router_jitter_noise", IS_ZERO},
-    {"clip_qkv", IS_NULL},
-    {"attention_dropout", IS_ZERO},
-    {"embd_pdrop", IS_ZERO},
-    {"resid_pdrop", IS_ZERO},
-    {"hidden_dropout", IS_ZERO},
-    {"dropout", IS_ZERO},
-    {"rope_interleaved", IS_FALSE},
-    {"partial_rotary_factor", IS_ONE},
-    {"full_attn_mod", IS_ONE},
-    {"interpolate_factor", IS_ONE},
-    {"lm_head_bias", IS_FALSE},
-    {"quantization_config", IS_NULL_UNQUANTISED},
-    {"compression_config", IS_NULL_UNQUANTISED},
-    {"quantization", IS_NULL_UNQUANTISED},
-    {"is_encoder_decoder", IS_FALSE},
-    {"add_cross_attention", IS_FALSE},
-    {"cross_attention_hidden_size", IS_NULL},
-    {"tie_encoder_decoder", IS_FALSE},
-    {"use_mrope", IS_FALSE},
-
+    /* attention_bias says it where a class does not read this */
+    {"qkv_bias", NO_EFFECT},
+    {"output_router_logits rope_interleaved lm_head_bias is_encoder_decoder "
+     "add_cross_attention tie_encoder_decoder use_mrope",
+     IS_FALSE},
+    {"router_jitter_noise attention_dropout embd_pdrop resid_pdrop hidden_dropout "
+     "dropout",
+     IS_ZERO},
+    {"clip_qkv cross_attention_hidden_size", IS_NULL},
+    {"partial_rotary_factor full_attn_mod interpolate_factor", IS_ONE},
+    {"quantization_config compression_config quantization", IS_NULL_UNQUANTISED},
     /* it names Python files of the folder, which are not copied */
     {"auto_map", FORGOTTEN},
 };
@@ -143,23 +104,17 @@ static const char *const WITHOUT_EFFECT[] = {
 
 /* Honoured where the class has them, elsewhere unknown or what FIELDS says. */
 static const struct {
-    const char *key;
+    const char *keys;
     uint32_t reads;
 } CLASS_FIELDS[] = {
-    {"no_rope_layers", KG_READS_NO_ROPE},
-    {"no_rope_layer_interval", KG_READS_NO_ROPE},
-    {"embedding_multiplier", KG_READS_MULTIPLIERS},
-    {"residual_multiplier", KG_READS_MULTIPLIERS},
-    {"attention_multiplier", KG_READS_MULTIPLIERS},
-    {"logits_scaling", KG_READS_MULTIPLIERS},
-    {"query_pre_attn_scalar", KG_READS_SOFTCAPS},
-    {"attn_logit_softcapping", KG_READS_SOFTCAPS},
-    {"final_logit_softcapping", KG_READS_SOFTCAPS},
-    {"hidden_activation", KG_READS_SOFTCAPS},
-    {"rope_local_base_freq", KG_READS_LOCAL_ROPE},
-    {"sliding_window_pattern", KG_READS_LOCAL_ROPE},
-    {"_sliding_window_pattern", KG_READS_LOCAL_ROPE},
-    {"use_bidirectional_attention", KG_READS_SOFTCAPS},
+    {"no_rope_layers no_rope_layer_interval", KG_READS_NO_ROPE},
+    {"embedding_multiplier residual_multiplier attention_multiplier logits_scaling",
+     KG_READS_MULTIPLIERS},
+    {"query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping "
+     "hidden_activation use_bidirectional_attention",
+     KG_READS_SOFTCAPS},
+    {"rope_local_base_freq sliding_window_pattern _sliding_window_pattern",
+     KG_READS_LOCAL_ROPE},
     {"original_max_position_embeddings", KG_READS_LONGROPE},
     {"partial_rotary_factor", KG_READS_PART_ROPE},
     {"qkv_bias", KG_READS_QKV_BIAS},
@@ -314,7 +269,7 @@ static bool is_without_effect(const char *key)
 static enum rule rule_of(const char *key, const struct kg_json *value)
 {
     for (size_t f = 0; f < sizeof FIELDS / sizeof *FIELDS; f++)
-        if (strcmp(FIELDS[f].key, key) == 0)
+        if (kg_str_listed(FIELDS[f].keys, key, strlen(key)))
             return FIELDS[f].rule;
     if (is_without_effect(key) || kg_json_type(value) == KG_JSON_NULL)
         return NO_EFFECT;
@@ -325,7 +280,7 @@ static enum rule rule_of(const char *key, const struct kg_json *value)
 static bool class_has(uint32_t reads, const char *key)
 {
     for (size_t f = 0; f < sizeof CLASS_FIELDS / sizeof *CLASS_FIELDS; f++)
-        if (strcmp(CLASS_FIELDS[f].key, key) == 0)
+        if (kg_str_listed(CLASS_FIELDS[f].keys, key, strlen(key)))
             return CLASS_FIELDS[f].reads & reads;
     return false;
 }

@@ -130,15 +130,7 @@ const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table ta
 
 bool kg_policy_reads(const struct kg_policy_about *row, const char *key)
 {
-    size_t n = strlen(key), word;
-
-    for (const char *at = row->reads ? row->reads : ""; *at;
-         at += word + (at[word] == ' ')) {
-        word = strcspn(at, " ");
-        if (word == n && memcmp(at, key, n) == 0)
-            return true;
-    }
-    return false;
+    return row->reads && kg_str_listed(row->reads, key, strlen(key));
 }
 
 bool kg_policy_is_read(const char *key)

@@ -363,15 +363,8 @@ static kg_status parse_tag(struct kg_jinja_node **out, struct kg_jinja_parser *p
 /* Whether the name at hand is one of the words of ends. */
 static bool is_one_of(const struct kg_jinja_parser *p, const char *ends)
 {
-    size_t n;
-
-    for (; *ends; ends += n + (ends[n] == ' ')) {
-        n = strcspn(ends, " ");
-        if (p->at->type == KG_JT_NAME && p->at->text.n == n &&
-            memcmp(p->at->text.bytes, ends, n) == 0)
-            return true;
-    }
-    return false;
+    return p->at->type == KG_JT_NAME &&
+           kg_str_listed(ends, p->at->text.bytes, p->at->text.n);
 }
 
 static kg_status parse_output(struct kg_jinja_node **out, struct kg_jinja_parser *p)
