@@ -8,7 +8,7 @@
  * same batch. The objective has the algorithm's advantages and weights, and for each
  * completion the ratio W of the whole to the sampler, without clip or mask:
  *     sum_n weight_n -sg(W) A_n log p_n  +  beta (exact KL)  -  c_H (entropy)
- * Over completions it is unbiased for the weighted -E_p[A] (policy/exact.h). It has no KL
+ * Over completions it is unbiased for the weighted -E_p[A] (lab/exact.h). It has no KL
  * if the loss has none, or if no model is the anchor.
  *
  * The KL of the loss is also compared with the exact one group by group, D_i = G_i -

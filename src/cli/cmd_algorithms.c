@@ -16,8 +16,8 @@
 static bool as_json;
 
 const struct kg_flag kg_algorithms_flags[] = {
-    {"json", 0, KG_IF("=check", as_json), NULL, "one JSON line for each row and distance",
-     0, 0, NULL},
+    {"json", 0, KG_IF("=check", as_json), NULL,
+     "one JSON line for each row and distance"},
     {0},
 };
 
@@ -390,6 +390,8 @@ int kg_cmd_algorithms(int argc, char **argv)
 
     if (argc > 0 && strcmp(argv[0], "check") != 0)
         return kg_cli_usage("expected nothing or check, found '%s'", argv[0]);
+    if (argc > 0 && !kg_algorithms_check)
+        return kg_cli_exit(kg_guest_missing("algorithms check", "lab", &err), &err);
     status = argc > 0
                  ? kg_algorithms_check(&out, argv + 1, (size_t)argc - 1, as_json, &err)
                  : kg_cli_algorithms(&out, &err);

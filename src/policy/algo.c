@@ -89,6 +89,18 @@ const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, 
     return NULL;
 }
 
+struct kg_policy_nature kg_policy_row_nature(enum kg_policy_table table, size_t i)
+{
+    const void *about = kg_policy_row(table, i);
+    const struct kg_kl_row *kl = table == KG_TABLE_KL ? about : NULL;
+    const struct kg_mask_row *mask = table == KG_TABLE_MASK ? about : NULL;
+
+    return (struct kg_policy_nature){.forward = kl && kl->forward,
+                                     .iterative = kl && kl->iterative,
+                                     .reward_only = kl && kl->reward_only,
+                                     .pops = mask && mask->pops};
+}
+
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err)
 {

@@ -261,6 +261,14 @@ size_t kg_policy_n_rows(enum kg_policy_table table);
 const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
 /* NULL for tables without claims (KL and surrogate have them). */
 const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i);
+/* What a row is beside that, for who holds it against exact numbers. */
+struct kg_policy_nature {
+    bool forward;     /* of a KL: its direction, if its claims name none */
+    bool iterative;   /* of a KL: an estimate against the policy that sampled alone */
+    bool reward_only; /* of a KL: for rewards only, not a loss */
+    bool pops;        /* of a mask: a weight old/sampler outside its bounds becomes 0 */
+};
+struct kg_policy_nature kg_policy_row_nature(enum kg_policy_table table, size_t i);
 /* The row's about; NULL with the valid names in err.   errors: NOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;

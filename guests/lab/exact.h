@@ -10,8 +10,8 @@
  * Loss and gradients come from kg_policy_loss, as in a run.
  * Probabilities, logits and rewards are fixed numbers, the same on every machine.
  */
-#ifndef KG_POLICY_EXACT_H
-#define KG_POLICY_EXACT_H
+#ifndef KG_LAB_EXACT_H
+#define KG_LAB_EXACT_H
 
 #include "base/status.h"
 #include "policy/algo.h"

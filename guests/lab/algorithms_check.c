@@ -1,4 +1,4 @@
-/* kedge algorithms check: rows of policy/ beside the exact gradient (policy/exact.h).
+/* kedge algorithms check: rows of policy/ beside the exact gradient (exact.h).
  *
  * One line per row, whose cells have a number for each distance, so that a newcomer can
  * read down a column. docs/which.md begins its lines with these cells, and a test
@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "data/json.h"
-#include "policy/exact.h"
+#include "lab/exact.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -11,12 +11,12 @@
  * peaked as the next token of a language model. The stale policy has moved half by what
  * it was rewarded for, because bounds act on the side that the advantage leads to.
  */
-#include "policy/exact.h"
+#include "lab/exact.h"
 
 #include "base/columns.h"
 #include "base/mem.h"
 #include "base/real.h"
-#include "policy/policy_internal.h"
+#include "policy/policy.h"
 #include "policy/presets.h"
 
 #include <math.h>
@@ -241,7 +241,7 @@ static double put_completion(struct kg_exact *e, int64_t n, int y)
 
 static void fill(struct kg_exact *e, const struct kg_algo *algo)
 {
-    bool counts = algo->surrogate->about.scope == KG_SCOPE_BATCH;
+    bool counts = kg_algo_scope(algo) == KG_SCOPE_BATCH;
     int64_t n = 0, seqs = 0;
 
     for (int y = 0; y < n_completions(e); y++) {
@@ -375,10 +375,8 @@ static kg_status set_key(struct kg_algo *algo, const char *key, const char *valu
 
 bool kg_exact_takes(enum kg_policy_table table, size_t i, const char *key)
 {
-    const struct kg_policy_about *row = kg_policy_row(table, i);
-    bool pops = table == KG_TABLE_MASK && ((const struct kg_mask_row *)row)->pops;
-
-    return kg_policy_reads(row, key) || (pops && strncmp(key, "algo.tis", 8) == 0);
+    return kg_policy_reads(kg_policy_row(table, i), key) ||
+           (kg_policy_row_nature(table, i).pops && strncmp(key, "algo.tis", 8) == 0);
 }
 
 static kg_status set_keys(struct kg_algo *algo, enum kg_policy_table table, size_t at,
@@ -400,11 +398,14 @@ static kg_status set_keys(struct kg_algo *algo, enum kg_policy_table table, size
 
 /* ---- KL rows ---- */
 
-static enum kg_target target_of(const struct kg_kl_row *row)
+static enum kg_target target_of(size_t i)
 {
-    if (row->claims.target != KG_TARGET_NONE)
-        return row->claims.target;
-    return row->forward ? KG_TARGET_FORWARD : KG_TARGET_REVERSE;
+    const struct kg_policy_claims *claims = kg_policy_row_claims(KG_TABLE_KL, i);
+
+    if (claims->target != KG_TARGET_NONE)
+        return claims->target;
+    return kg_policy_row_nature(KG_TABLE_KL, i).forward ? KG_TARGET_FORWARD
+                                                        : KG_TARGET_REVERSE;
 }
 
 /* reverse  dKL/dz_v = p_v (d_v - KL);  forward  p_v - q_v.   returns the divergence */
@@ -443,26 +444,24 @@ static kg_status run(struct kg_exact *e, const struct kg_algo *algo, double exac
 }
 
 static kg_status stale(struct kg_exact_gradient *out, struct kg_exact *e,
-                       struct kg_algo algo, bool weighted, struct kg_err *err)
+                       struct kg_algo algo, size_t i, bool weighted, struct kg_err *err)
 {
     algo.kl_importance = weighted;
-    KG_TRY(run(e, &algo, divergence_of(e, target_of(algo.kl)), err));
+    KG_TRY(run(e, &algo, divergence_of(e, target_of(i)), err));
     *out = compared(e);
     return KG_OK;
 }
 
 /* p, and q at that distance in another direction than the stale policy. */
-static void place_policies(struct kg_exact *e, const struct kg_kl_row *row, double nats)
+static void place_policies(struct kg_exact *e, bool iterative, double nats)
 {
-    struct softmax *older = row->iterative ? &e->q : &e->p;
-
     e->depth = 1;
     e->reach[0] = 1;
     start(&e->p, e);
     for (int v = 0; v < V; v++)
         e->towards.at[0][v] = 2 * fraction(v, 0.4142135623730951) - 1;
     move(&e->q, &e->p, e, nats);
-    e->mu = e->old = *older;
+    e->mu = e->old = iterative ? e->q : e->p;
 }
 
 static void place_stale(struct kg_exact *e, double nats)
@@ -474,27 +473,28 @@ static void place_stale(struct kg_exact *e, double nats)
 }
 
 static kg_status kl_at(struct kg_exact_kl *out, struct kg_exact *e,
-                       const struct kg_algo *algo, double nats, struct kg_err *err)
+                       const struct kg_algo *algo, size_t i, double nats,
+                       struct kg_err *err)
 {
-    const struct kg_kl_row *row = algo->kl;
+    const struct kg_policy_nature row = kg_policy_row_nature(KG_TABLE_KL, i);
 
-    place_policies(e, row, nats);
-    out->kl = divergence_of(e, target_of(row));
+    place_policies(e, row.iterative, nats);
+    out->kl = divergence_of(e, target_of(i));
     KG_TRY(run(e, algo, out->kl, err));
     out->value_bias = (e->value - out->kl) / out->kl;
     out->value_noise = deviation(e->value_squares, e->value * e->value) / out->kl;
     out->in_loss = compared(e);
     out->in_advantage = as_advantage(e);
     out->stale = out->stale_unweighted = unknown;
-    if (row->reward_only) {
+    if (row.reward_only) {
         out->value_bias = out->value_noise = NAN;
         out->in_loss = unknown;
     }
-    if (row->iterative)
+    if (row.iterative)
         return KG_OK;
     place_stale(e, nats);
-    KG_TRY(stale(&out->stale, e, *algo, true, err));
-    return stale(&out->stale_unweighted, e, *algo, false, err);
+    KG_TRY(stale(&out->stale, e, *algo, i, true, err));
+    return stale(&out->stale_unweighted, e, *algo, i, false, err);
 }
 
 kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exact *e,
@@ -510,7 +510,7 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
     algo.top_k = algo.kl_top_k = KG_EXACT_HEAD;
     KG_TRY(set_keys(&algo, KG_TABLE_KL, i, keys, err));
     for (int place = 0; place < KG_EXACT_PLACES; place++)
-        KG_TRY(kl_at(&out[place], e, &algo, kg_exact_kl_nats[place], err));
+        KG_TRY(kl_at(&out[place], e, &algo, i, kg_exact_kl_nats[place], err));
     return KG_OK;
 }
 

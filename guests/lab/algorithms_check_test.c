@@ -309,5 +309,5 @@ int main(void)
         cmocka_unit_test(what_cannot_be_checked_is_refused),
     };
 
-    return cmocka_run_group_tests_name("cli/algorithms_check", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("lab/algorithms_check", tests, NULL, NULL);
 }
