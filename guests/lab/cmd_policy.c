@@ -13,8 +13,7 @@ static bool as_json;
 
 const struct kg_flag kg_policy_flags[] = {
     {"json", 0, KG_TO(as_json), NULL,
-     "one JSON line for each case that did not pass, then one with the totals", 0, 0,
-     NULL},
+     "one JSON line for each case that did not pass, then one with the totals"},
     {0},
 };
 

@@ -15,7 +15,7 @@
 static bool json;
 
 const struct kg_flag kg_replay_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object on stdout", 0, 0, NULL},
+    {"json", 0, KG_TO(json), NULL, "one JSON object on stdout"},
     {0},
 };
 

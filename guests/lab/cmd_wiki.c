@@ -16,16 +16,15 @@ static int64_t seed = 1, works = 3000, count = 5000, topk = 2;
 static double fault_rate = 0.65;
 
 const struct kg_flag kg_wiki_flags[] = {
-    {"seed", 0, KG_TO(seed), "S", "seed of the world (default 1)", 0, 1e15, NULL},
+    {"seed", 0, KG_TO(seed), "S", "seed of the world (default 1)", 0, 1e15},
     {"works", 0, KG_TO(works), "N",
-     "size of the world: number of works in training questions (default 3000)", 8, 3000,
-     NULL},
+     "size of the world: number of works in training questions (default 3000)", 8, 3000},
     {"count", 'n', KG_IF("=episodes", count), "N", "number of episodes (default 5000)", 1,
-     1e7, NULL},
+     1e7},
     {"fault-rate", 0, KG_IF("=episodes", fault_rate), "F",
-     "share of bad episodes (default 0.65)", 0, 1, NULL},
+     "share of bad episodes (default 0.65)", 0, 1},
     {"topk", 'k', KG_IF("=episodes", topk), "N", "passages for a query (default 2)", 1,
-     100, NULL},
+     100},
     {0},
 };
 

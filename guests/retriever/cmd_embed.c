@@ -26,20 +26,18 @@ static bool plain_lines;
 
 const struct kg_flag kg_embed_flags[] = {
     {"model", 'm', KG_TO(model_dir), KG_MODEL_ARG,
-     "folder of the encoder, or ORG/NAME of the hub's cache", 0, 0, NULL},
+     "folder of the encoder, or ORG/NAME of the hub's cache"},
     {"as", 0, KG_TO(side_name), "SIDE",
      "prefix: that of a query, of a passage, or none (text; default text)", 0, 0,
      "query|passage|text"},
     {"lines", 0, KG_TO(plain_lines), NULL, "a line is a plain text, not {\"text\"}", 0, 0,
      NULL},
     {"npy", 0, KG_TO(npy_path), "FILE",
-     "vectors as a NumPy matrix (fp32, a row a text) instead of lines of JSON", 0, 0,
-     NULL},
+     "vectors as a NumPy matrix (fp32, a row a text) instead of lines of JSON"},
     KG_FLAGS_OF(kg_encoder_flags),
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
-     "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)", 0, 0, NULL},
-    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
-     NULL},
+     "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)"},
+    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024},
     {0},
 };
 

@@ -20,20 +20,17 @@ static int64_t now_s;
 
 const struct kg_flag kg_chat_template_flags[] = {
     {"model", 'm', KG_TO(model), KG_MODEL_ARG,
-     "model folder, ORG/NAME of the hub's cache, or a file with a template", 0, 0, NULL},
+     "model folder, ORG/NAME of the hub's cache, or a file with a template"},
     {"chat-template", 0, KG_TO(chosen), "FILE",
      "a file with a template, as other commands take it; --model then gives the special "
-     "tokens",
-     0, 0, NULL},
+     "tokens"},
     {"name", 0, KG_IF("--chat-template=&--list=", name), "NAME",
      "name of the template in a folder with several (default: tool_use for lines with "
-     "tools, if there is one, else `default`)",
-     0, 0, NULL},
+     "tools, if there is one, else `default`)"},
     {"list", 0, KG_IF("--chat-template=", list), NULL,
-     "print the names of a folder's templates", 0, 0, NULL},
+     "print the names of a folder's templates"},
     {"now", 0, KG_IF("--list=", now_s), "SECONDS",
-     "time of strftime_now, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
-     NULL},
+     "time of strftime_now, in seconds since 1970 UTC (default: the clock)", 0, 4e9},
     {0},
 };
 

@@ -22,9 +22,9 @@ static bool json;
 static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_doctor_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
+    {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout"},
     {"nccl", 0, KG_IF("--device", nccl), "DIR",
-     "folder of libnccl.so.2, as ranks.libraries (default: searched)", 0, 0, NULL},
+     "folder of libnccl.so.2, as ranks.libraries (default: searched)"},
     KG_FLAGS_OF(kg_device_flags),
     {0},
 };

@@ -19,15 +19,14 @@ static const char *type; /* NULL: as stored */
 
 const struct kg_flag kg_export_flags[] = {
     KG_FLAGS_OF(kg_ignore_flags),
-    {"to", 'o', KG_TO(to), "FILE", "the file to write, FILE.gguf", 0, 0, NULL},
+    {"to", 'o', KG_TO(to), "FILE", "the file to write, FILE.gguf"},
     {"type", 0, KG_TO(type), "TYPE",
      "type of matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k (default: as stored)", 0,
      0, KG_EXPORT_TYPES},
     {"adapter", 0, KG_TO(adapter), KG_MODEL_ARG,
-     "PEFT folder of adapters of MODEL: write these, not MODEL, for llama.cpp's --lora",
-     0, 0, NULL},
+     "PEFT folder of adapters of MODEL: write these, not MODEL, for llama.cpp's --lora"},
     {"ollama", 0, KG_TO(ollama), NULL,
-     "also write a Modelfile next to FILE: chat template and stop tokens", 0, 0, NULL},
+     "also write a Modelfile next to FILE: chat template and stop tokens"},
     {0},
 };
 

@@ -23,17 +23,17 @@ const struct kg_flag kg_grade_flags[] = {
     {"kind", 'k', KG_TO(kg_grade_kind), "KIND", "kind of grading (default math)", 0, 0,
      "math|qa-em|qa-subem|qa-f1|qa-format|qa-extract"},
     {"mode", 0, KG_IF("=math", mode_name), "MODE",
-     "mode: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+     "mode: default, ema-pg, mathd or dapo (default default)"},
     {"answer-tags", 0, KG_IF("=qa-*", answer_tags), "N",
      "pairs of answer tags that a response must contain; 2 if it includes a prompt that "
      "shows one (default 1)",
      0, 0, "1|2"},
     {"structure", 0, KG_IF("=qa-format", format.structure), "S",
-     "score of a valid format (default 0.2)", 0, 1, NULL},
+     "score of a valid format (default 0.2)", 0, 1},
     {"final", 0, KG_IF("=qa-format", format.final), "F",
-     "score of a wrong answer in no valid format (default 0.1)", 0, 1, NULL},
+     "score of a wrong answer in no valid format (default 0.1)", 0, 1},
     {"retrieval", 0, KG_IF("=qa-format", format.retrieval), "R",
-     "added if a gold answer was retrieved (default 0)", 0, 1, NULL},
+     "added if a gold answer was retrieved (default 0)", 0, 1},
     {0},
 };
 

@@ -24,21 +24,19 @@ static const char *moments;       /* NULL: fp32 */
 static const char *device_memory; /* NULL: of --device, if that is given */
 
 const struct kg_flag kg_inspect_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
+    {"json", 0, KG_TO(json), NULL, "one JSON object"},
     {"tensors", 0, KG_IF("--verify=&--json=&--device=&--device-memory=", all), NULL,
-     "list every tensor (--json always does)", 0, 0, NULL},
+     "list every tensor (--json always does)"},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
-     "manifest.json; of a run the newest) and compare its hashes; do nothing else",
-     0, 0, NULL},
+     "manifest.json; of a run the newest) and compare its hashes; do nothing else"},
     {"dtype", 0, KG_IF("--verify=", kg_load.dtype), "TYPE",
      "compute dtype, for the memory needed (default: bf16)", 0, 0, "bf16|fp32"},
     {"moments", 0, KG_IF("--verify=&--device=&--device-memory=", moments), "TYPE",
      "optim.moments, for the memory needed (default: fp32)", 0, 0, "fp32|bf16"},
     {"device-memory", 0, KG_IF("--verify=&--device=", device_memory), "SIZE",
      "only print the memory of generating, serving and training on a GPU of this size "
-     "(141GB, 80GiB), and what fits; config.json is enough",
-     0, 0, NULL},
+     "(141GB, 80GiB), and what fits; config.json is enough"},
     KG_FLAGS_IF("--verify=", kg_ignore_flags),
     KG_FLAGS_IF("--verify=", kg_device_flags),
     {0},

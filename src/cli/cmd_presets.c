@@ -19,8 +19,8 @@ static bool as_json;
 static bool all;
 
 const struct kg_flag kg_presets_flags[] = {
-    {"all", 0, KG_IF("NAME=", all), NULL, "every preset with its values", 0, 0, NULL},
-    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset", 0, 0, NULL},
+    {"all", 0, KG_IF("NAME=", all), NULL, "every preset with its values"},
+    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset"},
     {0},
 };
 

@@ -25,12 +25,10 @@ static bool data_set;
 static struct kg_flag_list include;
 
 const struct kg_flag kg_pull_flags[] = {
-    {"data-set", 0, KG_TO(data_set), NULL, "ORG/NAME is a data set, not a model", 0, 0,
-     NULL},
+    {"data-set", 0, KG_TO(data_set), NULL, "ORG/NAME is a data set, not a model"},
     {"include", 0, KG_TO(include), "PATTERN",
      "files whose path matches (\"*.gguf\"), instead of those that kedge reads; may be "
-     "repeated",
-     0, 0, NULL},
+     "repeated"},
     {0},
 };
 

@@ -17,9 +17,9 @@ static bool metrics;
 
 const struct kg_flag kg_report_flags[] = {
     {"out", 'o', KG_IF("--metrics=", out_path), "FILE",
-     "file of the page (default for one run: RUN/report.html)", 0, 0, NULL},
+     "file of the page (default for one run: RUN/report.html)"},
     {"metrics", 0, KG_IF("RUN=", metrics), NULL,
-     "print only the meaning of every metric, as Markdown", 0, 0, NULL},
+     "print only the meaning of every metric, as Markdown"},
     {0},
 };
 

@@ -26,7 +26,7 @@ const struct kg_flag kg_score_flags[] = {
      "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 1e-4, 1e4, NULL,
      true},
     {"entropy", 0, KG_TO(entropy), NULL,
-     "add \"entropy\" of each token's distribution, in nats", 0, 0, NULL},
+     "add \"entropy\" of each token's distribution, in nats"},
     {0},
 };
 

@@ -14,14 +14,12 @@ static bool held_out;
 static bool as_text;
 
 const struct kg_flag kg_task_flags[] = {
-    {"level", 0, KG_IF("TASK", level), "LEVEL", "difficulty, such as easy or easy+hard",
-     0, 0, NULL},
-    {"count", 'n', KG_IF("TASK", count), "N", "problems (default 10)", 1, 1e7, NULL},
-    {"seed", 0, KG_IF("TASK", seed), "S", "seed (default 1)", 0, 1e15, NULL},
+    {"level", 0, KG_IF("TASK", level), "LEVEL", "difficulty, such as easy or easy+hard"},
+    {"count", 'n', KG_IF("TASK", count), "N", "problems (default 10)", 1, 1e7},
+    {"seed", 0, KG_IF("TASK", seed), "S", "seed (default 1)", 0, 1e15},
     {"fault-rate", 0, KG_IF("TASK", fault_rate), "F",
-     "share of worked solutions with a wrong step", 0, 1, NULL},
-    {"held-out", 0, KG_IF("TASK", held_out), NULL, "problems that training never draws",
-     0, 0, NULL},
+     "share of worked solutions with a wrong step", 0, 1},
+    {"held-out", 0, KG_IF("TASK", held_out), NULL, "problems that training never draws"},
     {"text", 0, KG_IF("TASK", as_text), NULL,
      "print lines {\"text\"} of problem and solution, to train a tokenizer", 0, 0, NULL},
     {0},

@@ -23,28 +23,24 @@ static int ranks = 1;
 
 const struct kg_flag kg_train_flags[] = {
     {"dry-run", 0, KG_IF("--keys=", dry_run), NULL,
-     "check everything and print the plan (batch, memory, disk) without starting", 0, 0,
-     NULL},
+     "check everything and print the plan (batch, memory, disk) without starting"},
     {"device-memory", 0, KG_IF("--dry-run", device_memory), "SIZE",
      "with --dry-run: print only the memory of the run on a GPU of this size (141GB, "
-     "80GiB); the model's config.json is enough",
-     0, 0, NULL},
+     "80GiB); the model's config.json is enough"},
     {"config-only", 0, KG_IF("--dry-run&--device-memory=", config_only), NULL,
      "with --dry-run: print only the memory of the run on this machine; the model's "
-     "config.json is enough",
-     0, 0, NULL},
+     "config.json is enough"},
     {"resume", 0, KG_IF("--keys=", resume), NULL,
-     "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
+     "continue run.dir from its newest checkpoint, bit for bit"},
     {"resume-if-any", 0, KG_IF("--keys=&--resume=", resume_if_any), NULL,
      "like --resume if run.dir has a checkpoint or a step, else start from the "
-     "beginning: for jobs that a scheduler restarts",
-     0, 0, NULL},
+     "beginning: for jobs that a scheduler restarts"},
     {"ranks", 0, KG_IF("--keys=", ranks), "N",
      "run as N processes of this machine, with the bits of one; needs train.lanes=N or "
      "more, or ranks.shard=gradients; with --dry-run: print the memory of each",
-     1, 64, NULL},
+     1, 64},
     {"keys", 0, KG_IF("RECIPE=", list_keys), NULL,
-     "print every key with its help and default as YAML", 0, 0, NULL},
+     "print every key with its help and default as YAML"},
     {0},
 };
 

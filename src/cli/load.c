@@ -22,16 +22,16 @@ const char *kg_prompt_chat;
 
 const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
-     "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
+     "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)"},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", kg_load.adapter), KG_MODEL_ARG,
-     "PEFT folder of adapters of the model", 0, 0, NULL},
+     "PEFT folder of adapters of the model"},
     {0},
 };
 
 const struct kg_flag kg_ignore_flags[] = {
     {"ignore", 0, KG_KEY_IF("model.ignore", NULL, kg_load.ignore), "FIELD",
-     "unknown field of config.json to ignore, because it has no effect (may be repeated)",
-     0, 0, NULL},
+     "unknown field of config.json to ignore, because it has no effect (may be "
+     "repeated)"},
     {0},
 };
 
@@ -41,19 +41,18 @@ const struct kg_flag kg_compute_flags[] = {
     {"base-dtype", 0, KG_KEY_IF("model.base_dtype", "--dtype!fp32", kg_load.base_dtype),
      "TYPE", "keep weights in blocks of q8_0, q4_0 or q4_k, or as_stored in a GGUF file",
      0, 0, "q8_0|q4_0|q4_k|as_stored"},
-    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
-     NULL},
+    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024},
     {0},
 };
 
 const struct kg_flag kg_device_flags[] = {
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
-     "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)", 0, 0, NULL},
+     "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)"},
     {"products", 0, KG_IF("--device", kg_load.products), "BY",
      "bf16 products on a GPU: cublas, own, or exact (default: by the GPU)", 0, 0,
      "cublas|own|exact"},
     {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
-     "folder of cuBLASLt (default: searched)", 0, 0, NULL},
+     "folder of cuBLASLt (default: searched)"},
     {0},
 };
 
@@ -61,16 +60,15 @@ const struct kg_flag kg_prompt_flags[] = {
     {"template", 0, KG_TO(kg_prompt_how.template_text), "TEXT",
      "text around a prompt; {prompt} is replaced", 0, 0, NULL},
     {"user-turn", 0, KG_TO(kg_prompt_how.user_turn), NULL,
-     "render a prompt of text as the user's turn of the chat template", 0, 0, NULL},
+     "render a prompt of text as the user's turn of the chat template"},
     {"system", 0, KG_TO(kg_prompt_how.system), "TEXT",
-     "system prompt in front of every conversation", 0, 0, NULL},
+     "system prompt in front of every conversation"},
     {"opening", 0, KG_TO(kg_prompt_how.opening), "TEXT",
-     "beginning of the assistant's turn, if the template does not write it", 0, 0, NULL},
+     "beginning of the assistant's turn, if the template does not write it"},
     {"chat-template", 0, KG_TO(kg_prompt_chat), "WHICH",
-     "for user turns and messages: auto (the model's template), none, or a file", 0, 0,
-     NULL},
+     "for user turns and messages: auto (the model's template), none, or a file"},
     {"date", 0, KG_TO(kg_prompt_how.date), "YYYY-MM-DD",
-     "date for chat templates that use it (default: from the clock)", 0, 0, NULL},
+     "date for chat templates that use it (default: from the clock)"},
     {0},
 };
 
@@ -243,14 +241,11 @@ const struct kg_flag kg_encoder_flags[] = {
     {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
      "pooling: mean or cls (default: as in the folder)", 0, 0, "mean|cls"},
     {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
-     "longest text in tokens; the rest is cut (default: as in the folder)", 1, 1 << 20,
-     NULL},
+     "longest text in tokens; the rest is cut (default: as in the folder)", 1, 1 << 20},
     {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
-     "prefix of a query; E5: \"query: \" (default: as in the folder, or none)", 0, 0,
-     NULL},
+     "prefix of a query; E5: \"query: \" (default: as in the folder, or none)"},
     {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
-     "prefix of a passage; E5: \"passage: \" (default: as in the folder, or none)", 0, 0,
-     NULL},
+     "prefix of a passage; E5: \"passage: \" (default: as in the folder, or none)"},
     {0},
 };
 
