@@ -453,11 +453,6 @@ static bool is_primitive(struct kg_math_compare *c, int F, int f, int name)
                          kg_math_replaced(c, f, name, fresh), NULL) == KG_MATH_RIGHT;
 }
 
-static bool is_infinity(const struct kg_math_node *n)
-{
-    return n->kind == KG_MATH_CONST && n->op == KG_MATH_INF;
-}
-
 /* Without a pole or a branch anywhere: polynomials, exponentials, sines and cosines. */
 static bool is_entire(const struct kg_math_tree *t, int f, int name)
 {
@@ -739,7 +734,7 @@ static int integral(struct kg_math_compare *c, int node)
         return add(t, kg_math_replaced(c, F, name, free_name),
                    kg_math_leaf(t, KG_MATH_SYM, 0, "C", 1));
     }
-    if (kg_math_any(t, low, is_infinity) || !is_regular(c, f, F, name, low, high))
+    if (kg_math_any(t, low, kg_math_is_infinity) || !is_regular(c, f, F, name, low, high))
         return 0;
     int upper = kg_math_is_infinite(c, high, &sign) ? limit_at_infinity(c, F, name, sign)
                                                     : kg_math_replaced(c, F, name, high);

@@ -582,14 +582,9 @@ bool kg_math_is_infinite(const struct kg_math_compare *c, int node, int *sign)
            kg_math_at(c, node)->op == KG_MATH_INF;
 }
 
-static bool is_infinity(const struct kg_math_node *n)
-{
-    return n->kind == KG_MATH_CONST && n->op == KG_MATH_INF;
-}
-
 static bool has_infinity(const struct kg_math_compare *c, int node)
 {
-    return kg_math_any(c->tree, node, is_infinity);
+    return kg_math_any(c->tree, node, kg_math_is_infinity);
 }
 
 static bool is_constant_set(const struct kg_math_compare *c, int node)
@@ -774,17 +769,13 @@ static int unwrap_equation(struct kg_math_compare *c, int node, int other, bool 
     return node;
 }
 
-static bool is_pi(const struct kg_math_node *n)
-{
-    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
-}
-
 /* 45 degrees as 45 pi / 180 where the other side has pi. */
 static int in_radians(struct kg_math_compare *c, int node, int other)
 {
     struct kg_math_tree *t = c->tree;
 
-    if (kg_math_at(c, node)->kind != KG_MATH_DEGREE || !kg_math_any(t, other, is_pi))
+    if (kg_math_at(c, node)->kind != KG_MATH_DEGREE ||
+        !kg_math_any(t, other, kg_math_is_pi))
         return node;
     return product(c, kg_math_at(c, node)->a,
                    kg_math_node(t, KG_MATH_DIV, 0,

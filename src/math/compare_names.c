@@ -61,11 +61,6 @@ static bool is_term(const struct kg_math_compare *c, int sum, int name)
     return kg_math_same_tree(c->tree, sum, name);
 }
 
-static bool is_pi(const struct kg_math_node *n)
-{
-    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
-}
-
 /* Whether the name stands in a product with pi. */
 static bool turns(const struct kg_math_compare *c, int node, int name)
 {
@@ -74,7 +69,7 @@ static bool turns(const struct kg_math_compare *c, int node, int name)
 
     if (!node)
         return false;
-    if (n->kind == KG_MATH_MUL && kg_math_any(c->tree, node, is_pi)) {
+    if (n->kind == KG_MATH_MUL && kg_math_any(c->tree, node, kg_math_is_pi)) {
         collect(c, &here, node);
         return has(c, &here, name);
     }

@@ -396,11 +396,6 @@ static bool formula_at(struct candidate *out, struct walk *w, const char *p)
     return false;
 }
 
-static bool digit(const char *p, const char *end)
-{
-    return p < end && isdigit((unsigned char)*p);
-}
-
 static const char *skip_blanks(const char *p, const char *end)
 {
     while (p < end && *p == ' ')
@@ -461,7 +456,7 @@ static bool number_at(struct candidate *out, const char *start, const char *p,
 
     if ((*p == '(' || *p == '[') && plain_tuple(out, p, end))
         return true;
-    if (!digit(p, end) && !(*p == '.' && digit(p + 1, end)))
+    if (!kg_math_digit_at(p, end) && !(*p == '.' && kg_math_digit_at(p + 1, end)))
         return false;
     const char *to = run_end(p, end);
     while (from > start && (from[-1] == '$' || from[-1] == '\\'))
@@ -482,7 +477,7 @@ static bool bare_at(struct candidate *out, const char *start, const char *p,
 {
     const char *from = p;
 
-    if (*p == '\\' ? !kg_math_value_command(p, end) : !digit(p, end))
+    if (*p == '\\' ? !kg_math_value_command(p, end) : !kg_math_digit_at(p, end))
         return false;
     const char *to = kg_math_bare_end(p, end);
     if (to == p)
@@ -774,21 +769,9 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
 /* ---- after a word that announces the answer ---- */
 
 static const char *const anchors[] = {
-    "answer is",
-    "answer:",
-    "answer**:",
-    "answer:**",
-    "answer :",
-    "r\xc3\xa9ponse est",
-    "r\xc3\xa9ponse:",
-    "r\xc3\xa9ponse :",
-    "####",
-    "\xe7\xad\x94\xe6\xa1\x88\xe6\x98\xaf",
-    "\xe7\xad\x94\xe6\xa1\x88\xef\xbc\x9a",
-    "\xe7\xad\x94\xe6\xa1\x88:",
-    "\xd8\xa7\xd9\x84\xd8\xac\xd9\x88\xd8\xa7\xd8\xa8",
-    "\nA:",
-};
+    "answer is",   "answer:",  "answer**:", "answer:**", "answer :",
+    "réponse est", "réponse:", "réponse :", "####",      "答案是",
+    "答案：",      "答案:",    "الجواب",    "\nA:"};
 
 bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t)
 {

@@ -179,8 +179,14 @@ enum kg_math_part { KG_MATH_NAME, KG_MATH_LOW, KG_MATH_HIGH, KG_MATH_BODY };
 int kg_math_part(const struct kg_math_tree *t, int node, enum kg_math_part part);
 /* Whether n is a sum or product, evaluated term by term. */
 bool kg_math_is_series(const struct kg_math_node *n);
+bool kg_math_is_pi(const struct kg_math_node *n);
+bool kg_math_is_infinity(const struct kg_math_node *n);
 
 /* ---- text to tree ---- */
+static inline bool kg_math_digit_at(const char *p, const char *end)
+{
+    return p < end && *p >= '0' && *p <= '9';
+}
 /* Formula text with spacing, sizes, money and Unicode simplified.   errors: ENOMEM */
 kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;

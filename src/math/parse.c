@@ -475,11 +475,6 @@ static bool rambles(const struct kg_math_tree *t, int value, int words)
            is_unknown(t, n->b, true) && is_unknown(t, words, false);
 }
 
-static bool is_pi(const struct kg_math_node *n)
-{
-    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
-}
-
 /* The value with what the word beside it makes of it: itself where the word says nothing
  * of it.   returns 0 where it is not known */
 static int with_word(struct kg_math_tree *t, int value, const struct kg_math_command *row)
@@ -488,7 +483,7 @@ static int with_word(struct kg_math_tree *t, int value, const struct kg_math_com
     case KG_MATH_G_QUALIFIER:
         return 0;
     case KG_MATH_G_RADIAN:
-        return kg_math_any(t, value, is_pi) ? value : 0;
+        return kg_math_any(t, value, kg_math_is_pi) ? value : 0;
     case KG_MATH_G_PERCENT:
         return kg_math_node(t, KG_MATH_PERCENT, 0, value, 0);
     case KG_MATH_G_DEGREE:

@@ -11,11 +11,6 @@
 
 enum { MAX_NAME = 100 }; /* of a name that gets something after it */
 
-static bool digit_at(const char *p, const char *end)
-{
-    return p < end && isdigit((unsigned char)*p);
-}
-
 /* ---- raw text ---- */
 
 const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n)
@@ -92,8 +87,9 @@ int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *l
  * end */
 static const char *thousands(const char *p, const char *end, char c)
 {
-    while (end - p >= 4 && *p == c && digit_at(p + 1, end) && digit_at(p + 2, end) &&
-           digit_at(p + 3, end) && !digit_at(p + 4, end))
+    while (end - p >= 4 && *p == c && kg_math_digit_at(p + 1, end) &&
+           kg_math_digit_at(p + 2, end) && kg_math_digit_at(p + 3, end) &&
+           !kg_math_digit_at(p + 4, end))
         p += 4;
     return p;
 }
@@ -122,7 +118,7 @@ static const char *whole_end(struct kg_math_parser *p)
     const char *at = p->p;
     bool commas = !(p->flags & KG_MATH_NO_THOUSANDS) && p->brackets == 0;
 
-    while (digit_at(at, p->end))
+    while (kg_math_digit_at(at, p->end))
         at++;
     if (at - p->p > 3 || at == p->p || *p->p == '0')
         return at;
@@ -141,7 +137,7 @@ static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
 
     if (!kg_char_in(".,", p->p[-1]) || from >= p->end || from[-1] != '(')
         return NULL;
-    while (digit_at(at, p->end))
+    while (kg_math_digit_at(at, p->end))
         at++;
     *n = (size_t)(at - from);
     if (at == p->end || *at != ')' || *n == 0)
@@ -232,7 +228,7 @@ static int with_exponent(struct kg_math_parser *p, int number)
     bool negative = at < p->end && *at == '-';
     at += at < p->end && (*at == '-' || *at == '+');
     const char *digits = at;
-    while (digit_at(at, p->end))
+    while (kg_math_digit_at(at, p->end))
         at++;
     if (at == digits || at - digits > 9 || (at < p->end && isalpha((unsigned char)*at)))
         return number;
@@ -268,13 +264,13 @@ static int plain_fraction(struct kg_math_parser *p)
 {
     const char *at = p->p;
 
-    while (digit_at(at, p->end))
+    while (kg_math_digit_at(at, p->end))
         at++;
     const char *over = at;
-    if (at == p->p || at == p->end || *at != '/' || !digit_at(at + 1, p->end))
+    if (at == p->p || at == p->end || *at != '/' || !kg_math_digit_at(at + 1, p->end))
         return 0;
     const char *under = ++at;
-    while (digit_at(at, p->end))
+    while (kg_math_digit_at(at, p->end))
         at++;
     return kg_math_node(p->t, KG_MATH_DIV, 0,
                         kg_math_leaf(p->t, KG_MATH_NUM, 0, p->p, (size_t)(over - p->p)),
@@ -291,9 +287,10 @@ static int with_fraction(struct kg_math_parser *p, int number)
 
     if (row && row->group == KG_MATH_G_FRAC && *p->p == '\\') {
         fraction = kg_math_parse_primary(p);
-    } else if (!row && p->p > from && digit_at(p->p, p->end)) {
+    } else if (!row && p->p > from && kg_math_digit_at(p->p, p->end)) {
         fraction = plain_fraction(p);
-        while (fraction && p->p < p->end && (digit_at(p->p, p->end) || *p->p == '/'))
+        while (fraction && p->p < p->end &&
+               (kg_math_digit_at(p->p, p->end) || *p->p == '/'))
             p->p++;
     }
     if (fraction && is_proper(p->t, fraction))
@@ -307,7 +304,7 @@ static int with_fraction(struct kg_math_parser *p, int number)
 static bool is_decimal_comma(const struct kg_math_parser *p, const char *at)
 {
     return *at == ',' && (p->flags & KG_MATH_DECIMAL_COMMA) && p->brackets == 0 &&
-           digit_at(at + 1, p->end);
+           kg_math_digit_at(at + 1, p->end);
 }
 
 int kg_math_parse_number(struct kg_math_parser *p)
@@ -322,7 +319,7 @@ int kg_math_parse_number(struct kg_math_parser *p)
     if (at < p->end && (*at == '.' || is_decimal_comma(p, at))) {
         out.whole = false;
         out.text[out.n < sizeof out.text ? out.n++ : 0] = '.';
-        for (at++; digit_at(at, p->end);)
+        for (at++; kg_math_digit_at(at, p->end);)
             at++;
         if (!put_digits(&out, point + 1, at))
             return kg_math_parse_fail(p, "too many digits");
@@ -390,7 +387,7 @@ int kg_math_parse_script(struct kg_math_parser *p)
     } else if (isdigit((unsigned char)c)) {
         const char *from = p->p;
 
-        while (digit_at(p->p, p->end))
+        while (kg_math_digit_at(p->p, p->end))
             p->p++;
         node = kg_math_leaf(p->t, KG_MATH_NUM, 0, from, (size_t)(p->p - from));
     } else {
@@ -462,7 +459,7 @@ static bool with_argument(struct kg_math_parser *p, int node)
     const char *to = p->p + 1;
     char lead[MAX_NAME + 1];
 
-    while (digit_at(to, p->end))
+    while (kg_math_digit_at(to, p->end))
         to++;
     if (t->nodes[node].kind != KG_MATH_SYM || t->nodes[node].len > MAX_NAME ||
         to == p->p + 1 || to == p->end || *to != ')')

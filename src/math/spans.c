@@ -28,11 +28,6 @@ size_t kg_math_brace_end(const char *text, size_t n)
 
 /* ---- numbers ---- */
 
-static bool digit(const char *p, const char *end)
-{
-    return p < end && isdigit((unsigned char)*p);
-}
-
 /* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit after it; or 0. */
 static size_t comma(const char *p, const char *end)
 {
@@ -41,7 +36,8 @@ static size_t comma(const char *p, const char *end)
     for (size_t i = 0; i < sizeof commas / sizeof *commas; i++) {
         size_t n = strlen(commas[i]);
 
-        if ((size_t)(end - p) > n && memcmp(p, commas[i], n) == 0 && digit(p + n, end))
+        if ((size_t)(end - p) > n && memcmp(p, commas[i], n) == 0 &&
+            kg_math_digit_at(p + n, end))
             return n;
     }
     return 0;
@@ -54,7 +50,7 @@ static size_t repeating(const char *p, const char *end)
 
     if (end - p < 4 || p[0] != '.' || p[1] != '(')
         return 0;
-    while (digit(at, end))
+    while (kg_math_digit_at(at, end))
         at++;
     return at > p + 2 && at < end && *at == ')' ? (size_t)(at + 1 - p) : 0;
 }
@@ -64,7 +60,8 @@ const char *kg_math_number_end(const char *p, const char *end)
     const char *from = p;
 
     for (;;) {
-        size_t step = digit(p, end) || (p < end && *p == '.' && digit(p + 1, end));
+        size_t step = kg_math_digit_at(p, end) ||
+                      (p < end && *p == '.' && kg_math_digit_at(p + 1, end));
 
         if (!step && p > from)
             step = comma(p, end);
@@ -75,9 +72,9 @@ const char *kg_math_number_end(const char *p, const char *end)
         p += step;
     }
     if (p > from && p < end && (*p == 'e' || *p == 'E') &&
-        (digit(p + 1, end) ||
-         (p + 1 < end && (p[1] == '-' || p[1] == '+') && digit(p + 2, end)))) {
-        for (p += 2; digit(p, end);)
+        (kg_math_digit_at(p + 1, end) ||
+         (p + 1 < end && (p[1] == '-' || p[1] == '+') && kg_math_digit_at(p + 2, end)))) {
+        for (p += 2; kg_math_digit_at(p, end);)
             p++;
     }
     return p;

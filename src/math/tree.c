@@ -138,3 +138,13 @@ bool kg_math_is_series(const struct kg_math_node *n)
 {
     return n->kind == KG_MATH_OPAQUE && (n->op == KG_MATH_SUM || n->op == KG_MATH_PROD);
 }
+
+bool kg_math_is_pi(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
+}
+
+bool kg_math_is_infinity(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_CONST && n->op == KG_MATH_INF;
+}

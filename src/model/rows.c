@@ -336,11 +336,6 @@ static bool fits(const struct kg_rows *p, size_t tokens, size_t keys)
            (k->prefixes.max == 0 || k->prefixes.n + (int64_t)keys <= k->prefixes.max);
 }
 
-bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens)
-{
-    return fits(p, n_tokens, n_tokens);
-}
-
 static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq seq)
 {
     struct kg_rows_pack *k = p->pack;

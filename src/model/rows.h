@@ -135,7 +135,6 @@ void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k);
 /* Starts another pack; the rows selected so far stay, with their hidden states. */
 void kg_rows_next(struct kg_rows *p);
 int64_t kg_rows_tokens(const struct kg_rows *p); /* in the pack */
-bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens);
 /* Adds a whole sequence.   returns the pack's row of its first token. n_tokens must fit
  * (assert) */
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
