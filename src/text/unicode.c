@@ -16,13 +16,14 @@
 
 #include <utf8proc.h>
 
-struct range {
-    uint32_t first, last;
-};
+/* Of general categories. */
+#define SET(name) (1u << UTF8PROC_CATEGORY_##name)
+#define CASED     (SET(LU) | SET(LL) | SET(LT))
+#define LETTERS   (CASED | SET(LM) | SET(LO))
 
 /* Common scripts only; what is missing merely takes the slow way. unicode_test.c checks
  * every member. */
-static const struct range SAFE[] = {
+static const struct kg_unicode_range SAFE[] = {
     {0x0000, 0x02FF},   /* Latin, IPA */
     {0x0400, 0x0482},   /* Cyrillic */
     {0x11A7, 0x11A7},   /* no Hangul final, but utf8proc takes it for one and drops it */
@@ -38,13 +39,13 @@ static const struct range SAFE[] = {
     {0x1F300, 0x1FAFF}, /* pictographs */
 };
 
-static const struct range SPACES[] = {
+static const struct kg_unicode_range SPACES[] = {
     {0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
     {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
     {0x205F, 0x205F}, {0x3000, 0x3000},
 };
 
-static bool in_ranges(uint32_t cp, const struct range *ranges, size_t n)
+bool kg_unicode_in(uint32_t cp, const struct kg_unicode_range *ranges, size_t n)
 {
     size_t low = 0;
     while (low < n) {
@@ -61,12 +62,12 @@ static bool in_ranges(uint32_t cp, const struct range *ranges, size_t n)
 
 static bool is_safe(uint32_t cp)
 {
-    return cp <= SAFE[0].last || in_ranges(cp, SAFE, sizeof SAFE / sizeof *SAFE);
+    return cp <= SAFE[0].last || kg_unicode_in(cp, SAFE, sizeof SAFE / sizeof *SAFE);
 }
 
 bool kg_unicode_is_space(uint32_t cp)
 {
-    return in_ranges(cp, SPACES, sizeof SPACES / sizeof *SPACES);
+    return kg_unicode_in(cp, SPACES, sizeof SPACES / sizeof *SPACES);
 }
 
 bool kg_unicode_is_blank(uint32_t cp)
@@ -268,87 +269,44 @@ size_t kg_unicode_grapheme(const char *text, size_t n)
 
 /* ---- categories and case ---- */
 
+bool kg_unicode_is_of(uint32_t cp, uint32_t categories)
+{
+    return categories >> utf8proc_category((utf8proc_int32_t)cp) & 1;
+}
+
 bool kg_unicode_is_printable(uint32_t cp)
 {
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-        return false;
-    case UTF8PROC_CATEGORY_ZS:
-        return cp == ' ';
-    default:
-        return true;
-    }
+    return cp == ' ' || !kg_unicode_is_of(cp, SET(CC) | SET(CF) | SET(CN) | SET(CO) |
+                                                  SET(CS) | SET(ZL) | SET(ZP) | SET(ZS));
 }
 
-bool kg_unicode_is_alpha(uint32_t cp)
-{
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        return true;
-    default:
-        return false;
-    }
-}
+bool kg_unicode_is_alpha(uint32_t cp) { return kg_unicode_is_of(cp, LETTERS); }
 
-bool kg_unicode_is_digit(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
-}
+bool kg_unicode_is_digit(uint32_t cp) { return kg_unicode_is_of(cp, SET(ND)); }
 
 bool kg_unicode_is_alnum(uint32_t cp)
 {
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return true;
-    default:
-        return kg_unicode_is_alpha(cp);
-    }
+    return kg_unicode_is_of(cp, LETTERS | SET(ND) | SET(NL) | SET(NO));
 }
 
 bool kg_unicode_is_cased(uint32_t cp)
 {
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-        return true;
-    default: /* numbers and signs in letters' dress; the two ordinals */
-        return kg_unicode_lower(cp) != cp || kg_unicode_upper(cp) != cp || cp == 0xAA ||
-               cp == 0xBA;
-    }
+    /* beside letters: numbers and signs in letters' dress; the two ordinals */
+    return kg_unicode_is_of(cp, CASED) || kg_unicode_lower(cp) != cp ||
+           kg_unicode_upper(cp) != cp || cp == 0xAA || cp == 0xBA;
 }
 
 bool kg_unicode_is_case_ignorable(uint32_t cp)
 {
-    static const struct range POINTS[] = {
+    static const struct kg_unicode_range POINTS[] = {
         {'\'', '\''},     {'.', '.'},       {':', ':'},       {0xB7, 0xB7},
         {0x387, 0x387},   {0x55F, 0x55F},   {0x5F4, 0x5F4},   {0x2018, 0x2019},
         {0x2024, 0x2024}, {0x2027, 0x2027}, {0xFE13, 0xFE13}, {0xFE52, 0xFE52},
         {0xFE55, 0xFE55}, {0xFF07, 0xFF07}, {0xFF0E, 0xFF0E}, {0xFF1A, 0xFF1A},
     };
 
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-        return true;
-    default:
-        return in_ranges(cp, POINTS, sizeof POINTS / sizeof *POINTS);
-    }
+    return kg_unicode_is_of(cp, SET(MN) | SET(ME) | SET(CF) | SET(LM) | SET(SK)) ||
+           kg_unicode_in(cp, POINTS, sizeof POINTS / sizeof *POINTS);
 }
 
 uint32_t kg_unicode_upper(uint32_t cp)

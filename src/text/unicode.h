@@ -25,6 +25,14 @@ kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
  */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);
 
+/* Of code points, in order; whether cp is in one of n. */
+struct kg_unicode_range {
+    uint32_t first, last;
+};
+bool kg_unicode_in(uint32_t cp, const struct kg_unicode_range *ranges, size_t n);
+/* Whether the general category is in a set; bit 1 << UTF8PROC_CATEGORY_X. */
+bool kg_unicode_is_of(uint32_t cp, uint32_t categories);
+
 /* The White_Space property, which is \s in HuggingFace's regular expressions. Stable
  * since Unicode 6.3. */
 bool kg_unicode_is_space(uint32_t cp);
