@@ -252,19 +252,6 @@ static kg_status put_one(const struct maker *m, const char *key,
     return put_value(m, i < n ? same_items(v, &one) : v);
 }
 
-static kg_status put_keys(const struct maker *m)
-{
-    const size_t n = strlen(m->arch->name);
-
-    for (size_t i = 0; i < m->g->n_values; i++) {
-        const struct kg_gguf_value *v = &m->g->values[i];
-
-        if (strncmp(v->key, m->arch->name, n) == 0 && v->key[n] == '.')
-            KG_TRY(put_one(m, v->key + n + 1, v));
-    }
-    return KG_OK;
-}
-
 /* ---- rope ---- */
 
 /* Values of a small fp32 tensor, at most max; 0 if there is none. */
@@ -498,7 +485,14 @@ kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g, struct kg_
                          m.arch->class_name, m.arch->model_type));
     KG_TRY(put_int(&m, "vocab_size", embed->shape[0]));
     KG_TRY(put_true(&m, "tie_word_embeddings", !has(&m, "output.weight")));
-    KG_TRY(put_keys(&m));
+    const size_t n = strlen(m.arch->name);
+
+    for (size_t i = 0; i < m.g->n_values; i++) {
+        const struct kg_gguf_value *v = &m.g->values[i];
+
+        if (strncmp(v->key, m.arch->name, n) == 0 && v->key[n] == '.')
+            KG_TRY(put_one(&m, v->key + n + 1, v));
+    }
     KG_TRY(put_rope(&m));
     KG_TRY(put_biases(&m));
     KG_TRY(put_query_scalar(&m));
@@ -552,20 +546,6 @@ static kg_status give_real(const struct giver *g, const char *key,
     return kg_json_is_number(value) ? kg_gguf_put_real(g->w, whole_key(whole, g, key),
                                                        kg_json_real(value, 0), g->err)
                                     : KG_OK;
-}
-
-static kg_status give_keys(const struct giver *g)
-{
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const struct kg_json *value = kg_json_get(g->config, KEYS[i].field);
-
-        if (!kg_gguf_names(KEYS[i].archs, g->arch->name) ||
-            strcmp(KEYS[i].field, "head_dim") == 0 || !kg_json_is_number(value))
-            continue;
-        KG_TRY(KEYS[i].real ? give_real(g, KEYS[i].key, value)
-                            : give_int(g, KEYS[i].key, kg_json_int(value, 0)));
-    }
-    return KG_OK;
 }
 
 /* Scalings that are tensors are declared elsewhere. */
@@ -631,7 +611,15 @@ kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch
         kg_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name), err));
     KG_TRY(kg_gguf_put_text(w, "general.type", "model", 5, err));
     KG_TRY(kg_gguf_put_int(w, "general.quantization_version", 2, err));
-    KG_TRY(give_keys(&g));
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const struct kg_json *value = kg_json_get(g.config, KEYS[i].field);
+
+        if (!kg_gguf_names(KEYS[i].archs, g.arch->name) ||
+            strcmp(KEYS[i].field, "head_dim") == 0 || !kg_json_is_number(value))
+            continue;
+        KG_TRY(KEYS[i].real ? give_real(&g, KEYS[i].key, value)
+                            : give_int(&g, KEYS[i].key, kg_json_int(value, 0)));
+    }
     KG_TRY(give_int(&g, "attention.key_length", head_dim));
     KG_TRY(give_int(&g, "attention.value_length", head_dim));
     KG_TRY(give_int(&g, "vocab_size", kg_json_int(kg_json_get(config, "vocab_size"), 0)));

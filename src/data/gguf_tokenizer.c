@@ -399,20 +399,6 @@ static kg_status put_text(struct kg_str *out, const struct tokens *t, struct kg_
     return KG_OK;
 }
 
-/* A piece: text, score, type. */
-static kg_status put_piece(struct kg_str *out, const struct tokens *t,
-                           struct kg_str *scratch, struct kg_err *err)
-{
-    const float score = (float)kg_gguf_real(&t->score.item, 0);
-
-    kg_str_clear(scratch);
-    KG_TRY(put_text(scratch, t, err));
-    KG_TRY(put_varint(scratch, 2 << 3 | 5, err));
-    KG_TRY(kg_str_append(scratch, &score, sizeof score, err));
-    KG_TRY(put_field(scratch, 3, (uint64_t)type_of(t), err));
-    return put_bytes(out, 1, scratch->data, scratch->len, err);
-}
-
 /* *bytes: whether there are tokens of bytes. Unused ones at the end are rows of the model
  * without text. */
 static kg_status put_pieces(struct kg_str *out, const struct kg_gguf *g, bool *bytes,
@@ -431,7 +417,15 @@ static kg_status put_pieces(struct kg_str *out, const struct kg_gguf *g, bool *b
     KG_TRY(begin_tokens(&t, g, err));
     while (next_token(&t) && t.text.i < n) {
         *bytes = *bytes || type_of(&t) == BYTE;
-        KG_TRY(put_piece(out, &t, scratch, err));
+        /* A piece: text, score, type. */
+        const float score = (float)kg_gguf_real(&t.score.item, 0);
+
+        kg_str_clear(scratch);
+        KG_TRY(put_text(scratch, &t, err));
+        KG_TRY(put_varint(scratch, 2 << 3 | 5, err));
+        KG_TRY(kg_str_append(scratch, &score, sizeof score, err));
+        KG_TRY(put_field(scratch, 3, (uint64_t)type_of(&t), err));
+        KG_TRY(put_bytes(out, 1, scratch->data, scratch->len, err));
     }
     return KG_OK;
 }

@@ -397,9 +397,12 @@ kg_status kg_json_check_fetched(const char *text, size_t n, struct kg_err *err)
                    "fetches the file");
 }
 
-/* A byte-order mark and a NUL are not seen in the text that an error quotes. */
-static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
+kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
+                             struct kg_err *err)
 {
+    struct parser p = {.b = b, .text = text, .end = text + n, .at = text, .err = err};
+
+    /* A byte-order mark and a NUL are not seen in the text that an error quotes. */
     const char *nul = memchr(text, 0, n);
 
     if (nul)
@@ -410,15 +413,7 @@ static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
         return kg_fail(
             err, KG_EFORMAT,
             "expected JSON, found a byte-order mark (EF BB BF): JSON has none");
-    return kg_json_check_fetched(text, n, err);
-}
-
-kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
-                             struct kg_err *err)
-{
-    struct parser p = {.b = b, .text = text, .end = text + n, .at = text, .err = err};
-
-    KG_TRY(check_bytes(text, n, err));
+    KG_TRY(kg_json_check_fetched(text, n, err));
     KG_TRY(next(&p));
     KG_TRY(add_value(&p));
     KG_TRY(next(&p));

@@ -115,19 +115,6 @@ static void KG_PRINTF(3, 4) append(char *text, size_t bytes, const char *fmt, ..
     va_end(ap);
 }
 
-/* "a, b or c" of "a,b,c" */
-static void say_values(char *text, size_t bytes, const struct atom *a)
-{
-    for (size_t i = 0; i < a->values_n; i++) {
-        const bool last = !memchr(a->values + i + 1, ',', a->values_n - i - 1);
-
-        if (a->values[i] != ',')
-            append(text, bytes, "%c", a->values[i]);
-        else
-            append(text, bytes, "%s", last ? " or " : ", ");
-    }
-}
-
 static void say_atom(char *text, size_t bytes, const struct atom *a)
 {
     static const struct {
@@ -144,7 +131,15 @@ static void say_atom(char *text, size_t bytes, const struct atom *a)
          i++)
         if (words[i].op == a->op)
             append(text, bytes, "%s", words[i].words);
-    say_values(text, bytes, a);
+    /* "a, b or c" of "a,b,c" */
+    for (size_t i = 0; i < a->values_n; i++) {
+        const bool last = !memchr(a->values + i + 1, ',', a->values_n - i - 1);
+
+        if (a->values[i] != ',')
+            append(text, bytes, "%c", a->values[i]);
+        else
+            append(text, bytes, "%s", last ? " or " : ", ");
+    }
 }
 
 /* A key that is to be empty, or an action that is not to be. */

@@ -122,21 +122,15 @@ static kg_status names_add(struct names *names, const char *text, size_t n,
     return KG_OK;
 }
 
-static kg_status names_index(struct names *names, struct kg_err *err)
+/* Append "; did you mean 'x'?", or the valid names when none is near. */
+static kg_status names_hint(struct kg_str *out, struct names *names, const char *text,
+                            struct kg_err *err)
 {
     const char *p = names->pool.data;
 
     KG_TRY(kg_mem_new(&names->at, names->n, sizeof *names->at, "names", err));
     for (size_t i = 0; i < names->n; i++, p += strlen(p) + 1)
         names->at[i] = p;
-    return KG_OK;
-}
-
-/* Append "; did you mean 'x'?", or the valid names when none is near. */
-static kg_status names_hint(struct kg_str *out, struct names *names, const char *text,
-                            struct kg_err *err)
-{
-    KG_TRY(names_index(names, err));
     const char *near = kg_str_nearest(text, names->at, names->n, sizeof *names->at);
     if (near)
         return kg_str_printf(out, err, "; did you mean '%s'?", near);
@@ -541,25 +535,19 @@ static kg_status read_value(struct parse *p, struct value *v)
                                                                    : "a mapping of keys");
 }
 
-static kg_status once(struct parse *p, const char *section)
-{
-    char marked[MAX_KEY_BYTES + 4];
-
-    snprintf(marked, sizeof marked, "\n%s\n", section);
-    if (strstr(kg_str_text(&p->sections), marked))
-        return kg_fail(p->err, KG_EFORMAT,
-                       "%s: expected section '%s' once, found it again", p->where,
-                       section);
-    return kg_str_puts(&p->sections, marked, p->err);
-}
-
 static kg_status read_mapping(struct parse *p, const char *prefix, int depth);
 
 /* The current event begins what stands under a section. Nothing at all is an empty
  * section. */
 static kg_status read_section(struct parse *p, const char *path, int depth)
 {
-    KG_TRY(once(p, path));
+    char marked[MAX_KEY_BYTES + 4];
+
+    snprintf(marked, sizeof marked, "\n%s\n", path);
+    if (strstr(kg_str_text(&p->sections), marked))
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected section '%s' once, found it again", p->where, path);
+    KG_TRY(kg_str_puts(&p->sections, marked, p->err));
     if (p->event.type == YAML_MAPPING_START_EVENT && depth < MAX_DEPTH)
         return read_mapping(p, path, depth + 1);
     if (p->event.type == YAML_SCALAR_EVENT && is_null(p))

@@ -70,42 +70,23 @@ static kg_status put_quoted(struct kg_str *out, const char *text, struct kg_err 
 
 /* ---- YAML ---- */
 
-static kg_status put_list(struct kg_str *out, const struct kg_config *config,
-                          const char *key, struct kg_err *err)
-{
-    struct kg_opt_list list = kg_config_list(config, key);
-
-    KG_TRY(kg_str_putc(out, '[', err));
-    for (size_t i = 0; i < list.n; i++) {
-        KG_TRY(kg_str_puts(out, i ? ", " : "", err));
-        KG_TRY(put_quoted(out, list.items[i], err));
-    }
-    return kg_str_putc(out, ']', err);
-}
-
 /* A value as it is written. */
 static kg_status put_value(struct kg_str *out, const struct kg_config *config,
                            const struct kg_opt_row *row, struct kg_err *err)
 {
-    if (row->type == KG_OPT_LIST)
-        return put_list(out, config, row->key, err);
+    if (row->type == KG_OPT_LIST) {
+        struct kg_opt_list list = kg_config_list(config, row->key);
+
+        KG_TRY(kg_str_putc(out, '[', err));
+        for (size_t i = 0; i < list.n; i++) {
+            KG_TRY(kg_str_puts(out, i ? ", " : "", err));
+            KG_TRY(put_quoted(out, list.items[i], err));
+        }
+        return kg_str_putc(out, ']', err);
+    }
     if (row->type == KG_OPT_STRING && !row->choices)
         return put_quoted(out, kg_config_text(config, row->key), err);
     return kg_str_puts(out, kg_config_text(config, row->key), err);
-}
-
-static kg_status put_help(struct kg_str *out, const struct kg_opt_row *row,
-                          struct kg_err *err)
-{
-    bool ranged = row->min != 0 || row->max != 0;
-
-    KG_TRY(kg_str_printf(out, err, "  # %s", row->help ? row->help : ""));
-    if (row->choices)
-        KG_TRY(kg_str_printf(out, err, " (%s)", row->choices));
-    if (kg_opt_is_number(row) && ranged)
-        KG_TRY(kg_str_printf(out, err, " (%.15g to %.15g%s)", row->min, row->max,
-                             row->or_zero ? ", or 0" : ""));
-    return kg_str_putc(out, '\n', err);
 }
 
 static kg_status put_row(struct kg_str *out, const struct kg_config *config,
@@ -113,8 +94,17 @@ static kg_status put_row(struct kg_str *out, const struct kg_config *config,
 {
     const char *name = strchr(row->key, '.') ? strchr(row->key, '.') + 1 : row->key;
 
-    if (with_help)
-        KG_TRY(put_help(out, row, err));
+    if (with_help) {
+        bool ranged = row->min != 0 || row->max != 0;
+
+        KG_TRY(kg_str_printf(out, err, "  # %s", row->help ? row->help : ""));
+        if (row->choices)
+            KG_TRY(kg_str_printf(out, err, " (%s)", row->choices));
+        if (kg_opt_is_number(row) && ranged)
+            KG_TRY(kg_str_printf(out, err, " (%.15g to %.15g%s)", row->min, row->max,
+                                 row->or_zero ? ", or 0" : ""));
+        KG_TRY(kg_str_putc(out, '\n', err));
+    }
     if (!kg_config_is_set(config, row->key))
         return kg_str_printf(out, err, "  # %s is not set\n", name);
     KG_TRY(kg_str_printf(out, err, "  %s: ", name));

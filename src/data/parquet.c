@@ -83,17 +83,6 @@ static kg_status read_groups(struct kg_parquet *file, const struct kg_thrift *fo
     return KG_OK;
 }
 
-static kg_status read_writer(struct kg_parquet *file, const struct kg_thrift_bytes *from,
-                             struct kg_err *err)
-{
-    size_t n = from->n < 200 ? from->n : 200;
-
-    KG_TRY(kg_mem_new(&file->writer, n + 1, 1, "footer", err));
-    if (n > 0)
-        memcpy(file->writer, from->data, n);
-    return KG_OK;
-}
-
 static kg_status read_footer(struct kg_parquet *file, struct kg_err *err)
 {
     struct footer f = {.rows = -1};
@@ -107,7 +96,11 @@ static kg_status read_footer(struct kg_parquet *file, struct kg_err *err)
                        t.problem);
     if (f.encrypted)
         return kg_fail(err, KG_EUNSUPPORTED, "%s: it is encrypted", file->name);
-    KG_TRY(read_writer(file, &f.writer, err));
+    size_t n = f.writer.n < 200 ? f.writer.n : 200;
+
+    KG_TRY(kg_mem_new(&file->writer, n + 1, 1, "footer", err));
+    if (n > 0)
+        memcpy(file->writer, f.writer.data, n);
     KG_TRY(kg_parquet_read_schema(file, &whole, &f.schema, err));
     return read_groups(file, &whole, &f, err);
 }

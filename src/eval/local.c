@@ -94,21 +94,6 @@ static kg_status check_prompts(const struct kg_eval_set *set,
                    set->name, prompts->longest, set->episode.window);
 }
 
-/* Answers of one turn: an episode's turns share its context. */
-static void warn_of_room(const struct kg_eval_set *set, const struct kg_prompts *prompts,
-                         int32_t positions)
-{
-    int32_t most = set->sampling.max_tokens;
-    size_t n = 0;
-
-    for (size_t i = 0; i < prompts->n && !set->episode.env; i++)
-        n += (int64_t)prompts->ids[i].n + most > positions;
-    if (n > 0)
-        kg_log_warn("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
-                    "model's %d positions: their completions may be cut off",
-                    set->name, n, prompts->n, most, positions);
-}
-
 /* A prompt that the model cannot take is better known now than after the sets before. */
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
@@ -121,7 +106,16 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
-    warn_of_room(set, &prompts, positions);
+    /* Answers of one turn: an episode's turns share its context. */
+    int32_t most = set->sampling.max_tokens;
+    size_t n = 0;
+
+    for (size_t i = 0; i < prompts.n && !set->episode.env; i++)
+        n += (int64_t)prompts.ids[i].n + most > positions;
+    if (n > 0)
+        kg_log_warn("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
+                    "model's %d positions: their completions may be cut off",
+                    set->name, n, prompts.n, most, positions);
     kg_status status = check_prompts(set, &prompts, err);
     kg_prompts_release(&prompts);
     return status;

@@ -281,18 +281,6 @@ static kg_status submit_again(struct asking *q, struct kg_err *err)
     return KG_OK;
 }
 
-static void log_room(const struct asking *q)
-{
-    int32_t most = q->set->sampling.max_tokens;
-    size_t n = 0;
-    for (size_t p = 0; p < q->set->data.n; p++)
-        n += q->room[p] > 0 && q->room[p] < most;
-    if (n > 0)
-        kg_log_info("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
-                    "server's %lld positions: their completions may be cut off",
-                    q->set->name, n, q->set->data.n, most, (long long)q->remote->max_len);
-}
-
 static int timeout_ms(const struct kg_eval_remote *r)
 {
     return or_default(r->opts.timeout_ms, 600000);
@@ -369,7 +357,14 @@ static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
         q.room[p] = never_fits ? LESS : ENOUGH;
     KG_TRY_GOTO(out, open_client(r, err));
     status = ask_all(&q, there, err);
-    log_room(&q);
+    int32_t most = q.set->sampling.max_tokens;
+    size_t n = 0;
+    for (size_t p = 0; p < q.set->data.n; p++)
+        n += q.room[p] > 0 && q.room[p] < most;
+    if (n > 0)
+        kg_log_info("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
+                    "server's %lld positions: their completions may be cut off",
+                    q.set->name, n, q.set->data.n, most, (long long)q.remote->max_len);
 out:
     kg_mem_free(q.room);
     kg_mem_free(q.again);

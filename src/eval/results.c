@@ -299,21 +299,6 @@ kg_status kg_results_put(struct kg_results *r, struct kg_result_place *place,
 
 /* ---- the end ---- */
 
-static kg_status pack(struct kg_zst_writer *w, const struct kg_map *journal,
-                      const struct kg_results_end *end, struct kg_err *err)
-{
-    uint64_t bytes;
-    size_t i = 0;
-
-    for (size_t frame = 0; frame < end->n_ends; frame++) {
-        for (; i < end->ends[frame]; i++)
-            KG_TRY(
-                kg_zst_put(w, journal->data + end->places[i].at, end->places[i].n, err));
-        KG_TRY(kg_zst_end_frame(w, &bytes, err));
-    }
-    return KG_OK;
-}
-
 static kg_status write_samples(struct kg_results *r, const char *journal,
                                const struct kg_results_end *end, struct kg_err *err)
 {
@@ -324,7 +309,15 @@ static kg_status write_samples(struct kg_results *r, const char *journal,
 
     KG_TRY_GOTO(out, kg_map_open(&map, journal, err));
     KG_TRY_GOTO(out, kg_zst_open(&w, path.text, 0, err));
-    KG_TRY_GOTO(out, pack(w, &map, end, err));
+    uint64_t bytes;
+    size_t i = 0;
+
+    for (size_t frame = 0; frame < end->n_ends; frame++) {
+        for (; i < end->ends[frame]; i++)
+            KG_TRY_GOTO(
+                out, kg_zst_put(w, map.data + end->places[i].at, end->places[i].n, err));
+        KG_TRY_GOTO(out, kg_zst_end_frame(w, &bytes, err));
+    }
     status = kg_zst_close(w, err);
     w = NULL;
 out:

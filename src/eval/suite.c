@@ -294,22 +294,6 @@ static kg_status mark_set(bool *marked, const struct kg_suite *s, const char *na
                           err);
 }
 
-/* The sets of a list "a,b". */
-static kg_status mark_names(bool *marked, const struct kg_suite *s, const char *list,
-                            const char *where, struct kg_err *err)
-{
-    static const char between[] = ", ";
-
-    for (const char *at = list + strspn(list, between); *at;) {
-        size_t len = strcspn(at, between);
-
-        KG_TRY(mark_set(marked, s, at, len, where, err));
-        at += len;
-        at += strspn(at, between);
-    }
-    return KG_OK;
-}
-
 /* The sets of suite.sets. */
 static kg_status mark_sets(bool *marked, const struct kg_suite *s, struct kg_err *err)
 {
@@ -329,7 +313,16 @@ kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
     struct kg_str lines = {0};
     kg_status status;
 
-    KG_TRY(mark_names(marked, s, list, where, err));
+    /* The sets of a list "a,b". */
+    static const char between[] = ", ";
+
+    for (const char *at = list + strspn(list, between); *at;) {
+        size_t len = strcspn(at, between);
+
+        KG_TRY(mark_set(marked, s, at, len, where, err));
+        at += len;
+        at += strspn(at, between);
+    }
     if (without)
         KG_TRY(mark_sets(from, s, err));
     for (size_t i = 0; i < s->n_all; i++)

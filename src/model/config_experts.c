@@ -87,19 +87,6 @@ static kg_status put_int(struct kg_str *out, const char *key, int32_t value,
     return kg_str_printf(out, err, ",\n  \"%s\": %d", key, (int)value);
 }
 
-static kg_status put_without(struct kg_str *out, const struct kg_model_config *c,
-                             struct kg_err *err)
-{
-    const char *comma = "";
-    KG_TRY(kg_str_puts(out, ",\n  \"mlp_only_layers\": [", err));
-    for (int32_t l = 0; l < c->layers; l++)
-        if (c->experts.without[l / 64] >> l % 64 & 1) {
-            KG_TRY(kg_str_printf(out, err, "%s%d", comma, (int)l));
-            comma = ", ";
-        }
-    return kg_str_puts(out, "]", err);
-}
-
 kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_config *c,
                                   struct kg_err *err)
 {
@@ -115,7 +102,14 @@ kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_conf
         return KG_OK;
     KG_TRY(put_int(out, "moe_intermediate_size", x->ffn, err));
     KG_TRY(put_int(out, "decoder_sparse_step", x->step, err));
-    return put_without(out, c, err);
+    const char *comma = "";
+    KG_TRY(kg_str_puts(out, ",\n  \"mlp_only_layers\": [", err));
+    for (int32_t l = 0; l < c->layers; l++)
+        if (c->experts.without[l / 64] >> l % 64 & 1) {
+            KG_TRY(kg_str_printf(out, err, "%s%d", comma, (int)l));
+            comma = ", ";
+        }
+    return kg_str_puts(out, "]", err);
 }
 
 int32_t kg_model_config_routed(const struct kg_model_config *c, int32_t l)

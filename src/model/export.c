@@ -319,19 +319,6 @@ static kg_status declare_rope(struct job *j, const struct kg_json *config,
     return KG_OK;
 }
 
-static kg_status put_rope(struct job *j, struct kg_err *err)
-{
-    const size_t bytes = (size_t)kg_rope_pairs(&j->m->config) * sizeof(float);
-
-    for (int i = 0; i < 3; i++) {
-        if (!j->rope[i])
-            continue;
-        KG_TRY(kg_gguf_put(&j->w, j->rope[i], bytes, err));
-        KG_TRY(kg_gguf_pad(&j->w, err));
-    }
-    return KG_OK;
-}
-
 /* ---- what was written ---- */
 
 /* Fields that a reader does not need: those of training, and the name of the class. */
@@ -485,7 +472,14 @@ static kg_status write_file(struct job *j, const struct kg_json *config, const c
                         "are written as %s",
                         j->fall_backs[i], j->wanted->values, fall_back[i]);
     KG_TRY(kg_gguf_begin(&j->w, path, err));
-    KG_TRY(put_rope(j, err));
+    const size_t bytes = (size_t)kg_rope_pairs(&j->m->config) * sizeof(float);
+
+    for (int i = 0; i < 3; i++) {
+        if (!j->rope[i])
+            continue;
+        KG_TRY(kg_gguf_put(&j->w, j->rope[i], bytes, err));
+        KG_TRY(kg_gguf_pad(&j->w, err));
+    }
     for (size_t i = 0; i < j->n_outs; i++)
         KG_TRY(put_tensor(j, &j->outs[i], err));
     return kg_gguf_end(&j->w, err);

@@ -64,24 +64,17 @@ static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
     return KG_OK;
 }
 
-static kg_status check_size(const struct kg_kv_size *n_blocks,
-                            const struct kg_model_config *c, struct kg_err *err)
-{
-    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
-        const int64_t n = n_blocks->of[kind];
-        if (kg_kv_used(c, kind) && (n < 1 || n > INT32_MAX / KG_KV_BLOCK))
-            return kg_fail(err, KG_EINVAL,
-                           "KV cache: expected 1 to %d blocks, found %lld",
-                           INT32_MAX / KG_KV_BLOCK, (long long)n);
-    }
-    return KG_OK;
-}
-
 kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m,
                        struct kg_kv_size n_blocks, struct kg_err *err)
 {
     *out = NULL;
-    KG_TRY(check_size(&n_blocks, &m->config, err));
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        const int64_t n = n_blocks.of[kind];
+        if (kg_kv_used(&m->config, kind) && (n < 1 || n > INT32_MAX / KG_KV_BLOCK))
+            return kg_fail(err, KG_EINVAL,
+                           "KV cache: expected 1 to %d blocks, found %lld",
+                           INT32_MAX / KG_KV_BLOCK, (long long)n);
+    }
     struct kg_kv *kv = kg_mem_calloc(1, sizeof *kv, "KV cache", err);
     if (!kv)
         return KG_ENOMEM;

@@ -35,21 +35,6 @@ static void shape_text(char *out, size_t n, int n_dims, const int64_t *shape)
         snprintf(out + used, n - used, "]");
 }
 
-static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor *t,
-                             const char *by, struct kg_err *err)
-{
-    const int64_t want[2] = {p->n_dims == 1 ? p->cols : p->file_rows, p->cols};
-    if (t->n_dims == p->n_dims &&
-        memcmp(want, t->shape, (size_t)p->n_dims * sizeof *want) == 0)
-        return KG_OK;
-    char expected[64];
-    char found[192];
-    shape_text(expected, sizeof expected, p->n_dims, want);
-    shape_text(found, sizeof found, t->n_dims, t->shape);
-    return kg_fail(err, KG_ESHAPE, "%s: tensor %s: expected shape %s by %s, found %s",
-                   t->file, p->name, expected, by, found);
-}
-
 /* fp32 for blocks, because they are read as fp32. */
 static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
                             struct kg_err *err)
@@ -75,7 +60,16 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          const struct kg_st_tensor *t, const char *by, struct kg_err *err)
 {
     KG_TRY(file_dtype(dtype, t, err));
-    return check_shape(p, t, by, err);
+    const int64_t want[2] = {p->n_dims == 1 ? p->cols : p->file_rows, p->cols};
+    if (t->n_dims == p->n_dims &&
+        memcmp(want, t->shape, (size_t)p->n_dims * sizeof *want) == 0)
+        return KG_OK;
+    char expected[64];
+    char found[192];
+    shape_text(expected, sizeof expected, p->n_dims, want);
+    shape_text(found, sizeof found, t->n_dims, t->shape);
+    return kg_fail(err, KG_ESHAPE, "%s: tensor %s: expected shape %s by %s, found %s",
+                   t->file, p->name, expected, by, found);
 }
 
 static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dtype,

@@ -14,31 +14,14 @@
 
 #define MAX_ALPHA 1e6
 
-/* read below, or for those who train by PEFT, initialise, or look for the base */
-static const char *const known[] = {
-    "r",
-    "lora_alpha",
-    "use_rslora",
-    "target_modules",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "rank_pattern",
-    "alpha_pattern",
-    "peft_type",
-    "task_type",
-    "base_model_name_or_path",
-    "revision",
-    "peft_version",
-    "auto_mapping",
-    "inference_mode",
-    "lora_dropout", /* of training by PEFT; there is none here */
-    "eva_config",
-    "megatron_core",
-    "qalora_group_size",
-    "ensure_weight_tying",
-    "runtime_config",
-};
+/* read below, or for those who train by PEFT (lora_dropout: there is none here),
+ * initialise, or look for the base */
+static const char known[] =
+    "r lora_alpha use_rslora target_modules exclude_modules layers_to_transform "
+    "layers_pattern rank_pattern alpha_pattern peft_type task_type "
+    "base_model_name_or_path revision peft_version auto_mapping inference_mode "
+    "lora_dropout eva_config megatron_core qalora_group_size ensure_weight_tying "
+    "runtime_config";
 
 /* How PEFT initialised A and B, where it left the base as it was. PiSSA, OLoRA, LoftQ and
  * others take their start out of W, each time that such an adapter is loaded. */
@@ -54,13 +37,7 @@ static bool leaves_base(const struct kg_json *init)
            (kg_json_type(init) == KG_JSON_NULL || kg_json_type(init) == KG_JSON_BOOL);
 }
 
-static bool is_known(const char *key)
-{
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i], key) == 0)
-            return true;
-    return false;
-}
+static bool is_known(const char *key) { return kg_str_listed(known, key, strlen(key)); }
 
 static bool says_nothing(const struct kg_json *v)
 {

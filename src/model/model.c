@@ -569,19 +569,6 @@ kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
                       kg_weights_bytes(m->backend, m->ct, n, p->cols), err);
 }
 
-/* From master weights of the host.   piece: for sent_rows */
-static kg_status send(const struct kg_model *m, const struct kg_param *p, void *piece,
-                      struct kg_err *err)
-{
-    const int64_t most = sent_rows(p);
-    for (int64_t row = 0; row < p->rows; row += most) {
-        const int64_t n = p->rows - row < most ? p->rows - row : most;
-        KG_TRY(
-            kg_model_send_rows(m, p, row, kg_mat_rows(master_of(p), row, n), piece, err));
-    }
-    return KG_OK;
-}
-
 /* n <= KG_SLAB_PIECE weights of a vector, from element `first`, as they were read. */
 static kg_status put_piece(const struct kg_model *m, const struct kg_param *p,
                            int64_t first, float *w, int64_t n, struct kg_err *err)
@@ -617,8 +604,15 @@ static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_er
             KG_TRY(kg_model_put_vector(m, p, m->host, p->master, err));
         else if (to.backend == m->host)
             KG_TRY(kg_op_cast(m->host, to.mat, master_of(p), err));
-        else
-            KG_TRY(send(m, p, piece, err));
+        else {
+            /* From master weights of the host.   piece: for sent_rows */
+            const int64_t most = sent_rows(p);
+            for (int64_t row = 0; row < p->rows; row += most) {
+                const int64_t n = p->rows - row < most ? p->rows - row : most;
+                KG_TRY(kg_model_send_rows(m, p, row, kg_mat_rows(master_of(p), row, n),
+                                          piece, err));
+            }
+        }
     }
     return KG_OK;
 }

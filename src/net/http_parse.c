@@ -243,18 +243,6 @@ static int take_known(struct kg_http_head *h, struct known_fields *known,
     return 0;
 }
 
-static int check_known(const struct kg_http_head *h, const struct known_fields *known,
-                       const char **why)
-{
-    if (known->lengths + known->codings > 1)
-        return refuse(why, 400, "more than one Content-Length or Transfer-Encoding");
-    if (h->old && known->codings > 0)
-        return refuse(why, 400, "HTTP/1.0 has no Transfer-Encoding");
-    if (known->hosts > 1 || (known->hosts == 0 && !h->old))
-        return refuse(why, 400, "expected one Host field");
-    return 0;
-}
-
 int kg_http_head_parse(struct kg_http_head *h, char *data, size_t n, const char **why)
 {
     struct known_fields known = {0};
@@ -264,8 +252,16 @@ int kg_http_head_parse(struct kg_http_head *h, char *data, size_t n, const char 
     int status = parse_request_line(h, next_line(&at, end), why);
     while (status == 0) {
         char *line = next_line(&at, end);
-        if (line && *line == '\0')
-            return check_known(h, &known, why);
+        if (line && *line == '\0') {
+            if (known.lengths + known.codings > 1)
+                return refuse(why, 400,
+                              "more than one Content-Length or Transfer-Encoding");
+            if (h->old && known.codings > 0)
+                return refuse(why, 400, "HTTP/1.0 has no Transfer-Encoding");
+            if (known.hosts > 1 || (known.hosts == 0 && !h->old))
+                return refuse(why, 400, "expected one Host field");
+            return 0;
+        }
         status = parse_field(h, line, why);
         if (status == 0)
             status = take_known(h, &known, &h->fields[h->n_fields - 1], why);

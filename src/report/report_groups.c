@@ -47,23 +47,6 @@ static bool same_metric(const struct kg_plot_line *a, const struct kg_plot_line 
     return strcmp(a->series->name, b->series->name) == 0;
 }
 
-/* Colours tell runs apart, or the metrics of one run; dashes what is left. */
-static void choose_looks(const struct kg_report *r, struct lines *l)
-{
-    int metric = -1;
-
-    for (size_t i = 0; i < l->n; i++) {
-        struct kg_plot_line *line = &l->line[i];
-        int first, second;
-
-        metric += i == 0 || !same_metric(line, line - 1);
-        first = r->n > 1 ? line->run : metric;
-        second = r->n > 1 ? metric : metric / KG_PLOT_COLOURS;
-        line->colour = first % KG_PLOT_COLOURS;
-        line->dash = second % KG_PLOT_DASHES;
-    }
-}
-
 /* A line beside those of its metric. */
 static void settle(struct lines *l)
 {
@@ -91,7 +74,19 @@ static kg_status find_lines(struct kg_report *r, struct lines *l, const struct k
             settle(l);
         }
     }
-    choose_looks(r, l);
+    /* Colours tell runs apart, or the metrics of one run; dashes what is left. */
+    int metric = -1;
+
+    for (size_t i = 0; i < l->n; i++) {
+        struct kg_plot_line *line = &l->line[i];
+        int first, second;
+
+        metric += i == 0 || !same_metric(line, line - 1);
+        first = r->n > 1 ? line->run : metric;
+        second = r->n > 1 ? metric : metric / KG_PLOT_COLOURS;
+        line->colour = first % KG_PLOT_COLOURS;
+        line->dash = second % KG_PLOT_DASHES;
+    }
     return KG_OK;
 }
 

@@ -247,22 +247,6 @@ static const struct {
              {"slowest rank", slowest_rank, has_ranks},
              {"left out", left_out, something_is_left_out}};
 
-static kg_status put_facts(struct kg_report *r)
-{
-    KG_TRY(kg_str_puts(r->out, "<h2 id=\"run\">The run</h2>\n", r->err));
-    KG_TRY(kg_report_table(r, ""));
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
-        if (facts[i].when && !facts[i].when(r))
-            continue;
-        KG_TRY(kg_report_row(r, facts[i].name));
-        for (size_t run = 0; run < r->n; run++) {
-            KG_TRY(kg_str_puts(r->out, "<td>", r->err));
-            KG_TRY(facts[i].put(r, r->runs[run]));
-        }
-    }
-    return kg_str_puts(r->out, "</table></div>\n", r->err);
-}
-
 /* ---- how they ended ---- */
 
 static const struct {
@@ -401,7 +385,18 @@ static kg_status put_config(struct kg_report *r)
 
 kg_status kg_report_tables(struct kg_report *r)
 {
-    KG_TRY(put_facts(r));
+    KG_TRY(kg_str_puts(r->out, "<h2 id=\"run\">The run</h2>\n", r->err));
+    KG_TRY(kg_report_table(r, ""));
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (facts[i].when && !facts[i].when(r))
+            continue;
+        KG_TRY(kg_report_row(r, facts[i].name));
+        for (size_t run = 0; run < r->n; run++) {
+            KG_TRY(kg_str_puts(r->out, "<td>", r->err));
+            KG_TRY(facts[i].put(r, r->runs[run]));
+        }
+    }
+    KG_TRY(kg_str_puts(r->out, "</table></div>\n", r->err));
     KG_TRY(put_finals(r));
     return put_config(r);
 }

@@ -156,18 +156,6 @@ static kg_status last_name(char name[NAME_BYTES], const char *dir, struct kg_err
     return KG_OK;
 }
 
-/* A name after the last one, also within its second and under a clock that went back. */
-static void next_name(char name[NAME_BYTES], const char *last)
-{
-    int64_t now = (int64_t)kg_clock_unix_seconds(), before = 0;
-    int number = 0;
-
-    if (sscanf(last, PREFIX "%" SCNd64 ".kedge.%d", &before, &number) != 2)
-        number = -1;
-    snprintf(name, NAME_BYTES, PREFIX "%010" PRId64 ".kedge.%04d",
-             now > before ? now : before, now > before ? 0 : number + 1);
-}
-
 bool kg_tfevents_is_name(const char *name)
 {
     int64_t seconds;
@@ -245,7 +233,15 @@ kg_status kg_tfevents_open(struct kg_tfevents *t, const char *dir, int64_t from,
     char last[NAME_BYTES], name[NAME_BYTES];
 
     KG_TRY(last_name(last, dir, err));
-    next_name(name, last);
+    /* A name after the last one, also within its second and under a clock that went
+     * back. */
+    int64_t now = (int64_t)kg_clock_unix_seconds(), before = 0;
+    int number = 0;
+
+    if (sscanf(last, PREFIX "%" SCNd64 ".kedge.%d", &before, &number) != 2)
+        number = -1;
+    snprintf(name, NAME_BYTES, PREFIX "%010" PRId64 ".kedge.%04d",
+             now > before ? now : before, now > before ? 0 : number + 1);
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_file_writer_append(&t->file, kg_path_in(dir, name).text, 0, err));
     t->open = true;

@@ -341,20 +341,6 @@ static kg_status read_id(struct record *r, const struct kg_json_doc *doc, bool o
     return KG_OK;
 }
 
-/* Search-R1's corpora write the title in quotes on a line of its own. */
-static kg_status join_title(struct record *r, struct builder *b,
-                            const struct kg_json_doc *doc, struct kg_err *err)
-{
-    const char *title, *text;
-
-    KG_TRY(kg_json_need_text(&title, doc, doc->root, "title", err));
-    KG_TRY(kg_json_need_text(&text, doc, doc->root, "text", err));
-    kg_str_clear(&b->contents);
-    KG_TRY(kg_str_printf(&b->contents, err, "\"%s\"\n%s", title, text));
-    r->contents = b->contents.data;
-    return KG_OK;
-}
-
 static kg_status read_record(struct record *r, struct builder *b,
                              const struct kg_json_doc *doc, struct kg_err *err)
 {
@@ -366,9 +352,16 @@ static kg_status read_record(struct record *r, struct builder *b,
                        "neither contents nor text",
                        doc->where);
     KG_TRY(read_id(r, doc, joined, kg_records_number(b->records), err));
-    if (joined)
-        KG_TRY(join_title(r, b, doc, err));
-    else
+    if (joined) {
+        /* Search-R1's corpora write the title in quotes on a line of its own. */
+        const char *title, *text;
+
+        KG_TRY(kg_json_need_text(&title, doc, doc->root, "title", err));
+        KG_TRY(kg_json_need_text(&text, doc, doc->root, "text", err));
+        kg_str_clear(&b->contents);
+        KG_TRY(kg_str_printf(&b->contents, err, "\"%s\"\n%s", title, text));
+        r->contents = b->contents.data;
+    } else
         KG_TRY(kg_json_need_text(&r->contents, doc, doc->root, "contents", err));
     r->n = strlen(r->contents);
     return KG_OK;

@@ -125,20 +125,6 @@ static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_con
 
 /* ---- opening ---- */
 
-static kg_status prepare(struct kg_searcher *s, struct kg_err *err)
-{
-    const char *path = s->index->path;
-
-    /* only the row that reaches the limit is a result: score_row keeps what counts */
-    KG_TRY(kg_sql_prepare(&s->match, s->db, path,
-                          "SELECT 1 FROM words WHERE words MATCH ?1 AND kedge(words)",
-                          err));
-    KG_TRY(kg_sql_prepare(&s->passages_of, s->db, path,
-                          "SELECT passages FROM term WHERE term = ?1", err));
-    return kg_sql_prepare(&s->passage, s->db, path,
-                          "SELECT id, contents FROM passage WHERE n = ?1", err);
-}
-
 static kg_status join_fts5(struct kg_searcher *s, struct kg_err *err)
 {
     const char *args[] = {"unicode61", "remove_diacritics", "2"};
@@ -174,7 +160,18 @@ kg_status kg_searcher_open(struct kg_searcher **s, const struct kg_index *index,
     fresh->index = index;
     KG_TRY_GOTO(out, kg_sql_open_index(&fresh->db, index->path, err));
     KG_TRY_GOTO(out, join_fts5(fresh, err));
-    KG_TRY_GOTO(out, prepare(fresh, err));
+    const char *path = fresh->index->path;
+
+    /* only the row that reaches the limit is a result: score_row keeps what counts */
+    KG_TRY_GOTO(
+        out,
+        kg_sql_prepare(&fresh->match, fresh->db, path,
+                       "SELECT 1 FROM words WHERE words MATCH ?1 AND kedge(words)", err));
+    KG_TRY_GOTO(out, kg_sql_prepare(&fresh->passages_of, fresh->db, path,
+                                    "SELECT passages FROM term WHERE term = ?1", err));
+    KG_TRY_GOTO(out,
+                kg_sql_prepare(&fresh->passage, fresh->db, path,
+                               "SELECT id, contents FROM passage WHERE n = ?1", err));
     if (index->dense)
         KG_TRY_GOTO(out, kg_seeker_open(&fresh->seeker, index->dense, fresh->db, err));
     *s = fresh;
@@ -456,20 +453,6 @@ out:
     return status;
 }
 
-static kg_status fetch_all(struct kg_searcher *s, struct kg_err *err)
-{
-    kg_str_clear(&s->text);
-    for (size_t i = 0; i < s->n_best; i++)
-        KG_TRY(fetch(s, i, err));
-    for (size_t i = 0; i < s->n_best; i++) {
-        struct kg_passage *p = &s->passages[i];
-
-        p->id = s->text.data + (uintptr_t)p->id;
-        p->contents = s->text.data + (uintptr_t)p->contents;
-    }
-    return KG_OK;
-}
-
 static kg_status begin(struct kg_searcher *s, int topk, struct kg_err *err)
 {
     const struct kg_index_info *info = &s->index->info;
@@ -579,7 +562,15 @@ kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const ch
     KG_TRY(check_topk(topk, err));
     KG_TRY(begin(s, s->seeker ? (int)depth_of(s->index, (size_t)topk) : topk, err));
     KG_TRY(s->seeker ? find_dense(s, query, n, topk, err) : by_words(s, query, n, err));
-    KG_TRY(fetch_all(s, err));
+    kg_str_clear(&s->text);
+    for (size_t i = 0; i < s->n_best; i++)
+        KG_TRY(fetch(s, i, err));
+    for (size_t i = 0; i < s->n_best; i++) {
+        struct kg_passage *p = &s->passages[i];
+
+        p->id = s->text.data + (uintptr_t)p->id;
+        p->contents = s->text.data + (uintptr_t)p->contents;
+    }
     *hits = (struct kg_hits){s->passages, s->n_best, s->rows, s->cut};
     return KG_OK;
 }

@@ -522,8 +522,12 @@ void kg_search_service_info(struct kg_index_info *out, const struct kg_search_se
     kg_index_info(out, s->index);
 }
 
-static void stop_workers(struct kg_search_service *s)
+void kg_search_service_stop(struct kg_search_service *s, int drain_ms)
 {
+    if (!s)
+        return;
+    /* the workers answer while it drains; what is left in the queue is ended by them */
+    kg_http_server_stop(s->http, drain_ms);
     pthread_mutex_lock(&s->lock);
     s->stop = true;
     pthread_cond_broadcast(&s->work);
@@ -536,15 +540,6 @@ static void stop_workers(struct kg_search_service *s)
         kg_searcher_close(w->searcher);
         kg_str_release(&w->out);
     }
-}
-
-void kg_search_service_stop(struct kg_search_service *s, int drain_ms)
-{
-    if (!s)
-        return;
-    /* the workers answer while it drains; what is left in the queue is ended by them */
-    kg_http_server_stop(s->http, drain_ms);
-    stop_workers(s);
     kg_index_close(s->index);
     kg_mem_free(s->workers);
     kg_mem_free(s->queue);

@@ -190,19 +190,6 @@ enum {
     END = 'E',
 };
 
-static kg_status append_start(struct kg_record *r, struct kg_err *err)
-{
-    size_t n = strlen(r->prompt);
-    char *prompt;
-
-    if (!kg_task_has_question(r) || (n > 0 && r->prompt[n - 1] == START))
-        return KG_OK;
-    KG_TRY(kg_mem_new(&prompt, n + 2, 1, "prompt", err));
-    memcpy(prompt, r->prompt, n);
-    prompt[n] = START;
-    return kg_task_set_question(r, prompt, err);
-}
-
 static kg_status finish(struct kg_record *r, const struct kg_dataset *d,
                         struct kg_err *err)
 {
@@ -217,7 +204,15 @@ static kg_status finish(struct kg_record *r, const struct kg_dataset *d,
         if (!r->solution)
             return err->code;
     }
-    return append_start(r, err);
+    size_t n = strlen(r->prompt);
+    char *prompt;
+
+    if (!kg_task_has_question(r) || (n > 0 && r->prompt[n - 1] == START))
+        return KG_OK;
+    KG_TRY(kg_mem_new(&prompt, n + 2, 1, "prompt", err));
+    memcpy(prompt, r->prompt, n);
+    prompt[n] = START;
+    return kg_task_set_question(r, prompt, err);
 }
 
 kg_status kg_task_digits_load(struct kg_dataset *d, const struct kg_task_opts *opts,

@@ -409,31 +409,6 @@ static kg_status merge_best(struct train *t, struct kg_bpe_result *result,
     return merge_pair(t, at, made);
 }
 
-static kg_status start_vocab(struct kg_bpe_result *result, int32_t n_tokens,
-                             struct kg_err *err)
-{
-    KG_TRY(kg_vocab_init(&result->vocab, n_tokens, (size_t)n_tokens, err));
-    for (int byte = 0; byte < N_BYTES; byte++) {
-        char c = (char)byte;
-        KG_TRY(kg_vocab_put(&result->vocab, byte, &c, 1, 0, err));
-    }
-    result->n_tokens = N_BYTES;
-    return KG_OK;
-}
-
-static void train_release(struct train *t)
-{
-    for (size_t i = 0; i < t->n_pairs; i++)
-        kg_mem_free(t->pairs[i].words);
-    kg_mem_free(t->pairs);
-    kg_mem_free(t->pieces.at);
-    kg_mem_free(t->words);
-    kg_mem_free(t->symbols);
-    kg_mem_free(t->heap);
-    kg_merges_release(&t->index);
-    kg_str_release(&t->text);
-}
-
 kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, size_t n,
                        const struct kg_bpe_train *opts, int32_t n_tokens,
                        struct kg_err *err)
@@ -441,7 +416,12 @@ kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, s
     kg_status status;
     struct train t = {.err = err};
     *result = (struct kg_bpe_result){0};
-    KG_TRY_GOTO(out, start_vocab(result, n_tokens, err));
+    KG_TRY_GOTO(out, kg_vocab_init(&result->vocab, n_tokens, (size_t)n_tokens, err));
+    for (int byte = 0; byte < N_BYTES; byte++) {
+        char c = (char)byte;
+        KG_TRY_GOTO(out, kg_vocab_put(&result->vocab, byte, &c, 1, 0, err));
+    }
+    result->n_tokens = N_BYTES;
     KG_TRY_GOTO(out, cut_all(&t, texts, n, opts));
     KG_TRY_GOTO(out, make_words(&t));
     for (size_t i = 0; i < t.n_words; i++)
@@ -450,7 +430,15 @@ kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, s
     while (result->n_tokens < n_tokens)
         KG_TRY_GOTO(out, merge_best(&t, result, n_tokens));
 out:
-    train_release(&t);
+    for (size_t i = 0; i < t.n_pairs; i++)
+        kg_mem_free(t.pairs[i].words);
+    kg_mem_free(t.pairs);
+    kg_mem_free(t.pieces.at);
+    kg_mem_free(t.words);
+    kg_mem_free(t.symbols);
+    kg_mem_free(t.heap);
+    kg_merges_release(&t.index);
+    kg_str_release(&t.text);
     return status;
 }
 

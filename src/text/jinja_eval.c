@@ -116,20 +116,6 @@ static kg_status look_up(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_tex
 
 /* ---- assigning ---- */
 
-static kg_status assign_attr(struct kg_jinja *j, const struct kg_jinja_node *target,
-                             const struct kg_jv *value)
-{
-    struct kg_jv ns;
-    struct kg_jv key = target->value;
-
-    KG_TRY(eval_node(&ns, j, target->a));
-    if (ns.type != KG_JV_DICT || !ns.u.dict->is_namespace)
-        return kg_jinja_fail(j, "expected a namespace to assign '%.*s' in, found %s",
-                             (int)key.u.text.n, key.u.text.bytes, kg_jv_type_name(&ns));
-    KG_TRY(kg_jinja_check_name(j, &key));
-    return kg_jv_dict_set(j, ns.u.dict, &key, value);
-}
-
 static kg_status assign(struct kg_jinja *j, const struct kg_jinja_node *target,
                         const struct kg_jv *value)
 {
@@ -138,8 +124,18 @@ static kg_status assign(struct kg_jinja *j, const struct kg_jinja_node *target,
 
     if (target->kind == KG_JN_NAME)
         return scope_set(j, target->value.u.text, value);
-    if (target->kind == KG_JN_ATTR)
-        return assign_attr(j, target, value);
+    if (target->kind == KG_JN_ATTR) {
+        struct kg_jv ns;
+        struct kg_jv key = target->value;
+
+        KG_TRY(eval_node(&ns, j, target->a));
+        if (ns.type != KG_JV_DICT || !ns.u.dict->is_namespace)
+            return kg_jinja_fail(j, "expected a namespace to assign '%.*s' in, found %s",
+                                 (int)key.u.text.n, key.u.text.bytes,
+                                 kg_jv_type_name(&ns));
+        KG_TRY(kg_jinja_check_name(j, &key));
+        return kg_jv_dict_set(j, ns.u.dict, &key, value);
+    }
     KG_TRY(kg_jv_iterate(&items, j, value));
     for (target = target->list; target; target = target->next, i++) {
         if (i < items->n)

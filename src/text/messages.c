@@ -394,8 +394,12 @@ static kg_status knows_developer(bool *known, const struct kg_chat_template *cha
     return status;
 }
 
-static kg_status find_role(struct talk *t, struct kg_err *err)
+/* ---- rendering ---- */
+
+static kg_status render_checked(struct kg_str *out, struct talk *t, struct kg_err *err)
 {
+    size_t begin = out->len;
+
     bool any = false, known = true;
 
     for (size_t i = 0; i < kg_json_size(t->messages); i++)
@@ -403,16 +407,6 @@ static kg_status find_role(struct talk *t, struct kg_err *err)
     if (any)
         KG_TRY(knows_developer(&known, t->chat, err));
     t->as_system = !known;
-    return KG_OK;
-}
-
-/* ---- rendering ---- */
-
-static kg_status render_checked(struct kg_str *out, struct talk *t, struct kg_err *err)
-{
-    size_t begin = out->len;
-
-    KG_TRY(find_role(t, err));
     KG_TRY(render(out, t, (struct variant){.marked = NO_MESSAGE}, err));
     t->text = kg_str_text(out) + begin;
     t->n = out->len - begin;

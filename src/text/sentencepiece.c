@@ -412,18 +412,6 @@ static kg_status add_tokens(struct kg_reader *r, const struct model *m,
 
 /* ---- the whole ---- */
 
-static kg_status find_bytes(struct kg_reader *r)
-{
-    KG_TRY(kg_reader_find_bytes(r));
-    for (int byte = 0; byte < 256; byte++)
-        if (r->tok->byte_ids[byte] < 0)
-            return kg_fail(r->err, KG_EUNSUPPORTED,
-                           "%s: byte_fallback: expected a piece for every byte, found "
-                           "no '<0x%02X>'",
-                           r->where, (unsigned)byte);
-    return KG_OK;
-}
-
 static int32_t known(const struct model *m, int32_t id)
 {
     return id >= 0 && (size_t)id < m->n ? id : -1;
@@ -455,8 +443,16 @@ static kg_status build(struct kg_reader *r, struct model *m, const struct kg_jso
     KG_TRY(kg_vocab_init(&tok->vocab, n_ids, (size_t)n_ids, r->err));
     KG_TRY(put_pieces(r, m));
     KG_TRY(find_unknown(r, m));
-    if (m->byte_fallback)
-        KG_TRY(find_bytes(r));
+    if (m->byte_fallback) {
+        KG_TRY(kg_reader_find_bytes(r));
+        for (int byte = 0; byte < 256; byte++)
+            if (r->tok->byte_ids[byte] < 0)
+                return kg_fail(
+                    r->err, KG_EUNSUPPORTED,
+                    "%s: byte_fallback: expected a piece for every byte, found "
+                    "no '<0x%02X>'",
+                    r->where, (unsigned)byte);
+    }
     KG_TRY(set_map(r, m));
     KG_TRY(set_spaces(r, m, config));
     KG_TRY(add_tokens(r, m, config));

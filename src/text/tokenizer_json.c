@@ -38,15 +38,6 @@ static kg_status max_id(struct kg_reader *r, const struct kg_json *vocab,
     return KG_OK;
 }
 
-/* The tokens of single bytes of a byte-level vocabulary. */
-static void find_bytes(struct kg_tokenizer *tok)
-{
-    for (int byte = 0; byte < 256; byte++) {
-        char c = (char)byte;
-        tok->byte_ids[byte] = kg_vocab_find(&tok->vocab, &c, 1, false);
-    }
-}
-
 /* A token by its spelling in the file. */
 static kg_status put_token(struct kg_reader *r, int64_t id, const char *key)
 {
@@ -210,9 +201,13 @@ kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
     tok->by_char = !r->spelled;
     KG_TRY(kg_reader_vocab(r, model, added));
     KG_TRY(kg_reader_unknown(r, model, false));
-    if (r->spelled)
-        find_bytes(tok);
-    else
+    if (r->spelled) {
+        /* The tokens of single bytes of a byte-level vocabulary. */
+        for (int byte = 0; byte < 256; byte++) {
+            char c = (char)byte;
+            tok->byte_ids[byte] = kg_vocab_find(&tok->vocab, &c, 1, false);
+        }
+    } else
         KG_TRY(kg_reader_find_bytes(r));
     return read_merges(r, kg_json_get(model, "merges"));
 }

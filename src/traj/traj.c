@@ -131,9 +131,12 @@ kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
     return KG_OK;
 }
 
-/* The arrays of sets, from the first that there is. */
-static kg_status begin_kept(struct kg_traj *t, struct kg_err *err)
+kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
+                       struct kg_err *err)
 {
+    if (kept->n == 0)
+        return KG_OK;
+    /* The arrays of sets, from the first that there is. */
     size_t reached = 0;
 
     if (!t->kept_n)
@@ -141,15 +144,6 @@ static kg_status begin_kept(struct kg_traj *t, struct kg_err *err)
     if (!t->kept_bytes)
         KG_TRY(
             grow(&t->kept_bytes, &reached, 0, t->capacity, sizeof *t->kept_bytes, err));
-    return KG_OK;
-}
-
-kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
-                       struct kg_err *err)
-{
-    if (kept->n == 0)
-        return KG_OK;
-    KG_TRY(begin_kept(t, err));
     KG_TRY(kg_mem_grow(&t->kept, &t->kept_capacity, t->kept_total + kept->bytes, 1,
                        max_kept, "kept ids", err));
     memcpy(t->kept + t->kept_total, kept->data, kept->bytes);
