@@ -682,20 +682,6 @@ static kg_status put_bounds(struct kg_str *out, const struct kg_eval_bounds *b, 
                          mark, shown(b->low, b), shown(b->high, b));
 }
 
-static kg_status put_head(struct kg_str *out, const struct kg_cells *c,
-                          const struct kg_cells_opts *opts, struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(out, err, "| %s | rows |", opts->by));
-    for (size_t m = 0; m < c->n_metrics; m++)
-        KG_TRY(kg_str_printf(out, err, " %s |%s", opts->metric[m],
-                             compares(opts) ? " p (Holm) |" : ""));
-    KG_TRY(kg_str_puts(out, opts->start ? " survived | collapsed |\n" : "\n", err));
-    KG_TRY(kg_str_puts(out, "|---|---|", err));
-    for (size_t m = 0; m < c->n_metrics; m++)
-        KG_TRY(kg_str_puts(out, compares(opts) ? "---|---|" : "---|", err));
-    return kg_str_puts(out, opts->start ? "---|---|\n" : "\n", err);
-}
-
 static kg_status put_cell(struct kg_str *out, const struct kg_cell *cell,
                           size_t n_metrics, const struct kg_cells_opts *opts,
                           struct kg_err *err)
@@ -727,7 +713,15 @@ kg_status kg_cells_left_out(struct kg_str *out, const struct kg_cells *c,
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts, struct kg_err *err)
 {
-    KG_TRY(put_head(out, c, opts, err));
+    KG_TRY(kg_str_printf(out, err, "| %s | rows |", opts->by));
+    for (size_t m = 0; m < c->n_metrics; m++)
+        KG_TRY(kg_str_printf(out, err, " %s |%s", opts->metric[m],
+                             compares(opts) ? " p (Holm) |" : ""));
+    KG_TRY(kg_str_puts(out, opts->start ? " survived | collapsed |\n" : "\n", err));
+    KG_TRY(kg_str_puts(out, "|---|---|", err));
+    for (size_t m = 0; m < c->n_metrics; m++)
+        KG_TRY(kg_str_puts(out, compares(opts) ? "---|---|" : "---|", err));
+    KG_TRY(kg_str_puts(out, opts->start ? "---|---|\n" : "\n", err));
     for (size_t i = 0; i < c->n; i++)
         KG_TRY(put_cell(out, &c->cell[i], c->n_metrics, opts, err));
     for (size_t i = 0; i < c->n; i++)

@@ -130,18 +130,6 @@ static kg_status put_method(struct kg_str *out, const struct kg_cells *c,
     return kg_str_printf(out, err, " %s |\n", last);
 }
 
-static kg_status put_head(struct kg_str *out, const struct settings *s,
-                          struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, "| |", err));
-    for (size_t i = 0; i < s->n; i++)
-        KG_TRY(kg_str_printf(out, err, " %s |", comma_of(s->of[i]) + 1));
-    KG_TRY(kg_str_puts(out, " survive up to |\n|---|", err));
-    for (size_t i = 0; i < s->n; i++)
-        KG_TRY(kg_str_puts(out, "---|", err));
-    return kg_str_puts(out, "---|\n", err);
-}
-
 kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
                             struct kg_err *err)
 {
@@ -153,7 +141,13 @@ kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
             return kg_fail(err, KG_EINVAL, "expected cells METHOD,SETTING, found '%s'",
                            c->cell[i].name);
     KG_TRY(settings_of(&s, c, err));
-    KG_TRY_GOTO(out, put_head(out, &s, err));
+    KG_TRY_GOTO(out, kg_str_puts(out, "| |", err));
+    for (size_t i = 0; i < s.n; i++)
+        KG_TRY_GOTO(out, kg_str_printf(out, err, " %s |", comma_of(s.of[i]) + 1));
+    KG_TRY_GOTO(out, kg_str_puts(out, " survive up to |\n|---|", err));
+    for (size_t i = 0; i < s.n; i++)
+        KG_TRY_GOTO(out, kg_str_puts(out, "---|", err));
+    KG_TRY_GOTO(out, kg_str_puts(out, "---|\n", err));
     for (size_t i = 0; i < c->n; i++)
         if (is_first(c, i, same_method))
             KG_TRY_GOTO(out, put_method(out, c, &c->cell[i], &s, err));

@@ -170,23 +170,6 @@ static kg_status answer_all(struct window *w, struct kg_err *err)
 }
 
 /* ---- the command ---- */
-/* A prefix goes in front of texts of its own side alone. */
-static kg_status check_prefixes(struct kg_err *err)
-{
-    const struct {
-        const char *given, *side;
-    } prefixes[] = {{kg_encoder_how.query_prefix, "query"},
-                    {kg_encoder_how.passage_prefix, "passage"}};
-
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (prefixes[i].given && strcmp(prefixes[i].side, side_name) != 0)
-            return kg_fail(
-                err, KG_EINVAL,
-                "--%s-prefix: expected it together with --as %s, found --as %s",
-                prefixes[i].side, prefixes[i].side, side_name);
-    return KG_OK;
-}
-
 static kg_status open_window(struct window *w, struct kg_err *err)
 {
     struct kg_encoder_info info;
@@ -212,26 +195,24 @@ static kg_status open_window(struct window *w, struct kg_err *err)
 
 static kg_status run(struct window *w, struct kg_err *err)
 {
-    KG_TRY(check_prefixes(err));
+    /* A prefix goes in front of texts of its own side alone. */
+    const struct {
+        const char *given, *side;
+    } prefixes[] = {{kg_encoder_how.query_prefix, "query"},
+                    {kg_encoder_how.passage_prefix, "passage"}};
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (prefixes[i].given && strcmp(prefixes[i].side, side_name) != 0)
+            return kg_fail(
+                err, KG_EINVAL,
+                "--%s-prefix: expected it together with --as %s, found --as %s",
+                prefixes[i].side, prefixes[i].side, side_name);
     KG_TRY(open_window(w, err));
     KG_TRY(answer_all(w, err));
     if (!npy_path)
         return KG_OK;
     KG_TRY(kg_npy_close(&w->npy, err));
     return kg_cli_target_settle(&w->target, err);
-}
-
-static void close_window(struct window *w)
-{
-    kg_npy_abort(&w->npy);
-    kg_cli_target_release(&w->target);
-    kg_jsonl_close(w->in);
-    kg_json_release(&w->doc);
-    kg_str_release(&w->bytes);
-    kg_str_release(&w->out);
-    kg_mem_free(w->vectors);
-    kg_embedder_close(w->embedder);
-    kg_encoder_close(w->encoder);
 }
 
 int kg_cmd_embed(int argc, char **argv)
@@ -244,6 +225,14 @@ int kg_cmd_embed(int argc, char **argv)
     if (!model_dir)
         return kg_cli_usage("expected --model DIR");
     kg_status status = run(&w, &err);
-    close_window(&w);
+    kg_npy_abort(&w.npy);
+    kg_cli_target_release(&w.target);
+    kg_jsonl_close(w.in);
+    kg_json_release(&w.doc);
+    kg_str_release(&w.bytes);
+    kg_str_release(&w.out);
+    kg_mem_free(w.vectors);
+    kg_embedder_close(w.embedder);
+    kg_encoder_close(w.encoder);
     return kg_cli_exit(status, &err);
 }

@@ -96,19 +96,6 @@ kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_abo
     return KG_OK;
 }
 
-static kg_status put_reads(struct kg_str *out, const struct kg_policy_about *a,
-                           struct kg_err *err)
-{
-    size_t n;
-
-    for (const char *at = a->reads ? a->reads : ""; *at; at += n + (at[n] == ' ')) {
-        n = strcspn(at, " ");
-        KG_TRY(
-            kg_str_printf(out, err, "%s`%.*s`", at == a->reads ? "" : ", ", (int)n, at));
-    }
-    return KG_OK;
-}
-
 /* ---- rows, with what is claimed of them ---- */
 
 static const char claims_text[] =
@@ -206,7 +193,13 @@ static kg_status put_row(struct kg_str *out, enum kg_policy_table table, size_t 
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(kg_algorithms_put_needs(out, a, err));
     KG_TRY(kg_str_puts(out, " | ", err));
-    KG_TRY(put_reads(out, a, err));
+    size_t n;
+
+    for (const char *at = a->reads ? a->reads : ""; *at; at += n + (at[n] == ' ')) {
+        n = strcspn(at, " ");
+        KG_TRY(
+            kg_str_printf(out, err, "%s`%.*s`", at == a->reads ? "" : ", ", (int)n, at));
+    }
     return kg_str_puts(out, " |\n", err);
 }
 
@@ -228,21 +221,6 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
                          claims ? "---|---|---|---|" : "", claims ? "---|" : ""));
     for (size_t i = 0; i < kg_policy_n_rows(table); i++)
         KG_TRY(put_row(out, table, i, err));
-    return KG_OK;
-}
-
-static kg_status put_optimizers(struct kg_str *out, struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out,
-                       "\n## Optimizers: `optim.kind`\n\n| name | what | source |\n"
-                       "|---|---|---|\n",
-                       err));
-    for (size_t i = 0; i < kg_optim_n_rows(); i++) {
-        const struct kg_optim_row *row = kg_optim_row_at(i);
-
-        KG_TRY(kg_str_printf(out, err, "| `%s` | %s | %s |\n", row->name, row->help,
-                             row->source));
-    }
     return KG_OK;
 }
 
@@ -375,7 +353,16 @@ kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
         KG_TRY(put_table(out, sections[i].table, sections[i].title, err));
     KG_TRY(put_averages(out, err));
-    KG_TRY(put_optimizers(out, err));
+    KG_TRY(kg_str_puts(out,
+                       "\n## Optimizers: `optim.kind`\n\n| name | what | source |\n"
+                       "|---|---|---|\n",
+                       err));
+    for (size_t i = 0; i < kg_optim_n_rows(); i++) {
+        const struct kg_optim_row *row = kg_optim_row_at(i);
+
+        KG_TRY(kg_str_printf(out, err, "| `%s` | %s | %s |\n", row->name, row->help,
+                             row->source));
+    }
     KG_TRY(kg_str_puts(out, presets_text, err));
     KG_TRY(put_presets(out, KG_PRESET_METHOD, "Methods: without sizes of a run", err));
     return put_presets(out, KG_PRESET_RECIPE, "Recipes: published runs, with their sizes",

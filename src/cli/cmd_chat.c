@@ -479,19 +479,6 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
     return kg_rollout_create(&c->engine, c->l.model, c->l.tok, &opts, err);
 }
 
-static void close_chat(struct chat *c)
-{
-    kg_rollout_free(c->engine);
-    kg_traj_release(&c->t);
-    kg_ids_release(&c->ids);
-    kg_serve_text_release(&c->text);
-    kg_str_release(&c->messages);
-    kg_str_release(&c->known);
-    kg_str_release(&c->out);
-    kg_chat_template_close(c->tmpl);
-    kg_load_release(&c->l);
-}
-
 int kg_cmd_chat(int argc, char **argv)
 {
     struct chat c = {.interactive = isatty(0), .terminal = isatty(1)};
@@ -513,6 +500,14 @@ int kg_cmd_chat(int argc, char **argv)
         sigaction(SIGINT, &action, NULL);
         status = converse(&c, &err);
     }
-    close_chat(&c);
+    kg_rollout_free(c.engine);
+    kg_traj_release(&c.t);
+    kg_ids_release(&c.ids);
+    kg_serve_text_release(&c.text);
+    kg_str_release(&c.messages);
+    kg_str_release(&c.known);
+    kg_str_release(&c.out);
+    kg_chat_template_close(c.tmpl);
+    kg_load_release(&c.l);
     return kg_cli_exit(status, &err);
 }

@@ -239,20 +239,6 @@ static bool ends_in(const char *text, const char *tail)
     return n >= m && strcmp(text + n - m, tail) == 0;
 }
 
-/* What is written to as it is would be empty before it is read. */
-static kg_status refuse_itself(const struct sink *s, const char *from, struct kg_err *err)
-{
-    struct stat in, out;
-
-    if (s->target.as_it_is && stat(from, &in) == 0 && stat(s->target.path, &out) == 0 &&
-        in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%s: expected an output file other than the input, found a link to it",
-            s->target.path);
-    return KG_OK;
-}
-
 static kg_status sink_open(struct sink *s, const char *path, const char *from,
                            struct kg_err *err)
 {
@@ -267,7 +253,15 @@ static kg_status sink_open(struct sink *s, const char *path, const char *from,
             ".parquet, which kedge reads but does not write",
             path);
     KG_TRY(kg_cli_target_open(&s->target, path, err));
-    KG_TRY(refuse_itself(s, from, err));
+    /* What is written to as it is would be empty before it is read. */
+    struct stat in, out;
+
+    if (s->target.as_it_is && stat(from, &in) == 0 && stat(s->target.path, &out) == 0 &&
+        in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected an output file other than the input, found a link to it",
+            s->target.path);
     name = s->target.name.data;
     if (ends_in(path, ".zst"))
         return kg_zst_open(&s->zst, name, 0, err);

@@ -299,20 +299,6 @@ struct evaluation {
     struct dump dump;
 };
 
-static void release(struct evaluation *e)
-{
-    kg_file_writer_abort(&e->dump.file);
-    kg_cli_target_release(&e->dump.target);
-    kg_eval_report_release(&e->report);
-    kg_suite_sets_free(e->sets, e->suite.n);
-    kg_eval_remote_close(&e->remote);
-    kg_str_release(&e->key);
-    kg_load_release(&e->ref);
-    kg_load_release(&e->policy);
-    kg_suite_release(&e->suite);
-    kg_mem_free(e->installed);
-}
-
 /* --data-dir is of the files with a relative path. */
 static kg_status check_data_dir(const struct evaluation *e, struct kg_err *err)
 {
@@ -826,6 +812,15 @@ int kg_cmd_eval(int argc, char **argv)
     if (!base_url && kg_cli_find_model(&kg_load.dir, &err) != KG_OK)
         return kg_cli_exit(kg_err_prefix(&err, "--model"), &err);
     kg_status status = run_as_ranks(&e, argc, argv, &err);
-    release(&e);
+    kg_file_writer_abort(&e.dump.file);
+    kg_cli_target_release(&e.dump.target);
+    kg_eval_report_release(&e.report);
+    kg_suite_sets_free(e.sets, e.suite.n);
+    kg_eval_remote_close(&e.remote);
+    kg_str_release(&e.key);
+    kg_load_release(&e.ref);
+    kg_load_release(&e.policy);
+    kg_suite_release(&e.suite);
+    kg_mem_free(e.installed);
     return kg_cli_ranks_end(&e.ranks, status, &err);
 }

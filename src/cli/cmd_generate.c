@@ -289,25 +289,20 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
 
 /* ---- output ---- */
 
-static kg_status put_logprobs(struct kg_str *out, const struct kg_traj *t,
-                              struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, ", \"logprobs\": [", err));
-    for (size_t i = t->prompt_n; i < t->n; i++) {
-        if (i > t->prompt_n)
-            KG_TRY(kg_str_puts(out, ", ", err));
-        KG_TRY(kg_json_put_float(out, t->logp[i], err));
-    }
-    return kg_str_putc(out, ']', err);
-}
-
 static kg_status put_json(struct kg_str *out, const struct kg_traj *t,
                           const struct kg_str *text, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, "{\"ids\": ", err));
     KG_TRY(kg_json_put_ints(out, t->tokens + t->prompt_n, t->n - t->prompt_n, err));
-    if (logprobs)
-        KG_TRY(put_logprobs(out, t, err));
+    if (logprobs) {
+        KG_TRY(kg_str_puts(out, ", \"logprobs\": [", err));
+        for (size_t i = t->prompt_n; i < t->n; i++) {
+            if (i > t->prompt_n)
+                KG_TRY(kg_str_puts(out, ", ", err));
+            KG_TRY(kg_json_put_float(out, t->logp[i], err));
+        }
+        KG_TRY(kg_str_putc(out, ']', err));
+    }
     if (text) {
         KG_TRY(kg_str_puts(out, ", \"text\": ", err));
         KG_TRY(kg_json_put_string(out, kg_str_text(text), text->len, err));
@@ -380,20 +375,6 @@ static kg_status generate(struct job *j, struct kg_err *err)
     return status;
 }
 
-static void job_release(struct job *j)
-{
-    for (size_t i = 0; j->trajs && i < j->n_trajs; i++)
-        kg_traj_release(&j->trajs[i]);
-    kg_mem_free(j->trajs);
-    kg_mem_free(j->requests);
-    kg_mem_free(j->from);
-    kg_ids_release(&j->ids);
-    kg_str_release(&j->out);
-    kg_str_release(&j->text);
-    kg_chat_template_close(j->chat);
-    kg_load_release(&j->l);
-}
-
 static struct kg_sampling sampling(void)
 {
     const struct kg_rng_key own = {(uint64_t)seed, KG_RNG_SAMPLE};
@@ -425,6 +406,15 @@ int kg_cmd_generate(int argc, char **argv)
     KG_TRY_GOTO(out, read_prompts(&j, argc > 0 ? argv[0] : NULL, &err));
     status = generate(&j, &err);
 out:
-    job_release(&j);
+    for (size_t i = 0; j.trajs && i < j.n_trajs; i++)
+        kg_traj_release(&j.trajs[i]);
+    kg_mem_free(j.trajs);
+    kg_mem_free(j.requests);
+    kg_mem_free(j.from);
+    kg_ids_release(&j.ids);
+    kg_str_release(&j.out);
+    kg_str_release(&j.text);
+    kg_chat_template_close(j.chat);
+    kg_load_release(&j.l);
     return kg_cli_exit(status, &err);
 }

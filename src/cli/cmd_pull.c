@@ -103,20 +103,6 @@ out:
     return status;
 }
 
-/* Its tensors lie in the files that are there, to their ends. */
-static kg_status check_weights(const char *dir, struct kg_err *err)
-{
-    struct kg_st_set *set;
-
-    if (kg_file_exists(kg_path_in(dir, "config.json").text))
-        KG_TRY(kg_st_open_dir(&set, dir, err));
-    else
-        KG_TRY(kg_st_open_file(&set, kg_path_in(dir, "adapter_model.safetensors").text,
-                               err));
-    kg_st_close(set);
-    return KG_OK;
-}
-
 /* In a checkpoint of a run, whose manifest has the hashes of what was saved here, by the
  * names that it had. */
 static kg_status check_saved(const char *dir, struct kg_err *err)
@@ -155,7 +141,15 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
                        "%s: expected a checkpoint, found neither config.json nor "
                        "adapter_config.json",
                        dir);
-    KG_TRY(check_weights(dir, err));
+    /* Its tensors lie in the files that are there, to their ends. */
+    struct kg_st_set *set;
+
+    if (kg_file_exists(kg_path_in(dir, "config.json").text))
+        KG_TRY(kg_st_open_dir(&set, dir, err));
+    else
+        KG_TRY(kg_st_open_file(&set, kg_path_in(dir, "adapter_model.safetensors").text,
+                               err));
+    kg_st_close(set);
     KG_TRY(check_saved(dir, err));
     kg_status status = put_upload(&out, dir, &to, err);
     status = kg_cli_print(status, &out, err);

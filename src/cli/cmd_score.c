@@ -41,20 +41,6 @@ struct window {
     struct kg_rows *rows; /* owned, grown to the longest line */
 };
 
-static kg_status check_line(const struct window *w, const struct kg_model *m,
-                            const struct kg_json_doc *doc, struct kg_err *err)
-{
-    size_t n = w->ids.n - w->from[w->n];
-    if (n == 0)
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: expected at least one id, found an empty list", doc->where);
-    if (n > (size_t)m->config.max_positions)
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: %zu ids exceed the model's limit of %d positions", doc->where,
-                       n, m->config.max_positions);
-    return KG_OK;
-}
-
 /* Lines until the window is full or input ends. A line that is refused leaves no
  * trace. */
 static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
@@ -69,7 +55,15 @@ static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
         if (!*more)
             return KG_OK;
         KG_TRY(kg_load_ids(&w->ids, doc, m->config.vocab, err));
-        KG_TRY(check_line(w, m, doc, err));
+        size_t n = w->ids.n - w->from[w->n];
+        if (n == 0)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected at least one id, found an empty list",
+                           doc->where);
+        if (n > (size_t)m->config.max_positions)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: %zu ids exceed the model's limit of %d positions",
+                           doc->where, n, m->config.max_positions);
         w->from[++w->n] = w->ids.n;
     }
     return KG_OK;

@@ -245,19 +245,6 @@ static kg_status put_row(struct kg_str *out, const struct kg_shown *s, size_t i,
     return kg_str_puts(out, "|\n", err);
 }
 
-static kg_status put_columns(struct kg_str *out, const struct kg_show_columns *c,
-                             struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, "  token", err));
-    if (c->logp)
-        KG_TRY(kg_str_printf(out, err, " %11s", "log p"));
-    if (c->advantage)
-        KG_TRY(kg_str_printf(out, err, " %11s", "advantage"));
-    if (c->divergence)
-        KG_TRY(kg_str_printf(out, err, " %11s", "log p/q"));
-    return kg_str_putc(out, '\n', err);
-}
-
 /* Pieces [from, to) of one source. */
 static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t from,
                          size_t to, const struct kg_show_columns *c, struct kg_err *err)
@@ -270,7 +257,14 @@ static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t fr
     if (!table)
         return kg_printable_put(out, kg_str_text(&s->text) + first->from,
                                 last->from + last->n - first->from, true, err);
-    KG_TRY(put_columns(out, c, err));
+    KG_TRY(kg_str_puts(out, "  token", err));
+    if (c->logp)
+        KG_TRY(kg_str_printf(out, err, " %11s", "log p"));
+    if (c->advantage)
+        KG_TRY(kg_str_printf(out, err, " %11s", "advantage"));
+    if (c->divergence)
+        KG_TRY(kg_str_printf(out, err, " %11s", "log p/q"));
+    KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = from; i < to; i++)
         KG_TRY(put_row(out, s, i, c, err));
     return KG_OK;

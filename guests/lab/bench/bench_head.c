@@ -36,18 +36,6 @@ struct arrays {
     float *top_logp;
 };
 
-static void arrays_release(struct arrays *x)
-{
-    void *all[] = {x->hidden,   x->weight,     x->anchor_hidden, x->anchor_weight,
-                   x->dhidden,  x->dweight,    x->target,        x->ids,
-                   x->lse,      x->anchor_lse, x->logp,          x->kl,
-                   x->a_target, x->a_kl,       x->logp_at,       x->a_at,
-                   x->top_ids,  x->top_logp};
-
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        kg_mem_free(all[i]);
-}
-
 static kg_status get(void *slot, size_t count, size_t size, struct kg_err *err)
 {
     void *p = kg_mem_calloc(count, size, "head benchmark", err);
@@ -344,7 +332,13 @@ static kg_status with_arrays(struct kg_bench_report *r, part_fn part, struct kg_
     KG_TRY_GOTO(out, arrays_init(&x, r->ct, err));
     status = part(r, &x, err);
 out:
-    arrays_release(&x);
+    void *all[] = {x.hidden,  x.weight,  x.anchor_hidden, x.anchor_weight, x.dhidden,
+                   x.dweight, x.target,  x.ids,           x.lse,           x.anchor_lse,
+                   x.logp,    x.kl,      x.a_target,      x.a_kl,          x.logp_at,
+                   x.a_at,    x.top_ids, x.top_logp};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        kg_mem_free(all[i]);
     return status;
 }
 

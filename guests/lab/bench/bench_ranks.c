@@ -77,18 +77,6 @@ static kg_status open_mail(struct mail *m, struct kg_ranks *r,
     return m->seconds ? take_gpu(m, err) : err->code;
 }
 
-static void close_mail(struct mail *m)
-{
-    if (m->gpu) {
-        kg_buf_free(m->gpu, m->sent);
-        kg_buf_free(m->gpu, m->came);
-    }
-    kg_mem_free(m->out);
-    kg_mem_free(m->in);
-    kg_mem_free(m->parts);
-    kg_mem_free(m->seconds);
-}
-
 static kg_status address(struct mail *m, size_t words, struct kg_err *err)
 {
     const struct kg_ranks *r = m->ranks;
@@ -239,6 +227,13 @@ kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
                             err);
     if (status == KG_OK)
         status = all_sizes(&report, &m, err);
-    close_mail(&m);
+    if (m.gpu) {
+        kg_buf_free(m.gpu, m.sent);
+        kg_buf_free(m.gpu, m.came);
+    }
+    kg_mem_free(m.out);
+    kg_mem_free(m.in);
+    kg_mem_free(m.parts);
+    kg_mem_free(m.seconds);
     return status;
 }

@@ -89,20 +89,6 @@ void kg_dense_writer_close(struct kg_dense_writer *w)
     kg_mem_free(w);
 }
 
-static kg_status round_all(struct kg_dense_writer *w, struct kg_err *err)
-{
-    for (int i = 0; i < w->n * w->info.dim; i++) {
-        if (fabsf(w->vectors[i]) > KG_HALF_MAX)
-            return kg_fail(err, KG_ENONFINITE,
-                           "passage %" PRId64 ": expected a vector within fp16, found %g "
-                           "in it",
-                           w->rows * KG_DENSE_ROWS + i / w->info.dim + 1,
-                           (double)w->vectors[i]);
-        w->halves[i] = kg_half_of(w->vectors[i]);
-    }
-    return KG_OK;
-}
-
 static kg_status embed(struct kg_dense_writer *w, struct kg_err *err)
 {
     struct kg_text texts[KG_DENSE_ROWS];
@@ -126,7 +112,15 @@ static kg_status flush(struct kg_dense_writer *w, struct kg_err *err)
     KG_TRY(w->given_path ? kg_given_take(w->vectors, &w->given, w->given_path, &w->info,
                                          w->rows * KG_DENSE_ROWS, w->n, err)
                          : embed(w, err));
-    KG_TRY(round_all(w, err));
+    for (int i = 0; i < w->n * w->info.dim; i++) {
+        if (fabsf(w->vectors[i]) > KG_HALF_MAX)
+            return kg_fail(err, KG_ENONFINITE,
+                           "passage %" PRId64 ": expected a vector within fp16, found %g "
+                           "in it",
+                           w->rows * KG_DENSE_ROWS + i / w->info.dim + 1,
+                           (double)w->vectors[i]);
+        w->halves[i] = kg_half_of(w->vectors[i]);
+    }
     sqlite3_bind_int64(w->put, 1, w->rows);
     sqlite3_bind_blob(w->put, 2, w->halves, w->n * w->info.dim * (int)sizeof *w->halves,
                       SQLITE_STATIC);
