@@ -507,9 +507,31 @@ static void nobody_waits_for_all_that_another_samples(void **state)
     stop_users();
 }
 
+/* Wherever memory ends at the start, nothing is left, and the folder is free. */
+static void a_server_without_memory_does_not_start(void **state)
+{
+    const struct kg_serve_opts opts = {
+        .model = model, .tok = tok, .name = "digits", .max_len = 64, .keys = &keys};
+    const uint64_t before = kg_mem_current_bytes();
+    struct kg_err error;
+    kg_status status = KG_ENOMEM;
+    (void)state;
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        kg_mem_fail_at(n);
+        status = kg_tinker_open(&server, &opts, DIR "/checkpoints", &error);
+        kg_mem_fail_at(0);
+        if (status != KG_OK && status != KG_ENOMEM)
+            fail_msg("allocation %d: %s", (int)n, error.message);
+        if (status != KG_OK)
+            assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    stop_users();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_without_memory_does_not_start),
         cmocka_unit_test(the_id_of_another_is_an_unknown_one),
         cmocka_unit_test(a_future_is_its_users),
         cmocka_unit_test(lists_have_ones_own),

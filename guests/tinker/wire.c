@@ -231,7 +231,7 @@ static kg_status add_values(const struct datum *d, struct kg_err *err)
             continue;
         if (i < KG_TINKER_COLUMNS)
             KG_TRY(kg_str_extend(s, n * sizeof(double), err));
-        double *to = (double *)s->data + s->len / sizeof(double) - n;
+        double *to = (double *)(void *)s->data + s->len / sizeof(double) - n;
         for (size_t j = 0; j < n && i < KG_TINKER_COLUMNS; j++)
             to[j] = i == KG_TINKER_WEIGHT;
         if (d->has & 1u << i)
@@ -356,7 +356,7 @@ kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, siz
     b->begin = (const int64_t *)b->begins.data;
     b->tokens = (const int32_t *)b->packed.data;
     for (int i = 0; i < KG_TINKER_COLUMNS; i++)
-        b->value[i] = (const double *)b->values[i].data;
+        b->value[i] = (const void *)b->values[i].data;
     return KG_OK;
 }
 
