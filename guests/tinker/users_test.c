@@ -322,6 +322,61 @@ static void no_path_leads_to_another_user(void **state)
     stop_users();
 }
 
+/* A draw from a user's weights `path`, by a sampling session of a number. */
+static void draw(struct answer *a, const char *path, int number)
+{
+    char body[512], id[32];
+    open_session();
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"sampling_session_seq_id\": %d, "
+             "\"model_path\": \"%s\"}",
+             session, number, path);
+    post(a, "create_sampling_session", body);
+    assert_int_equal(a->status, 200);
+    snprintf(body, sizeof body,
+             "{\"sampling_session_id\": \"%s:sample:%d\", \"seq_id\": 1, \"prompt\": "
+             "{\"chunks\": [{\"tokens\": [3, 10]}]}, \"sampling_params\": "
+             "{\"max_tokens\": 4, \"seed\": 7}}",
+             session, number);
+    future(id, "asample", body);
+    retrieve(a, id);
+    assert_false(has(&a->body, "error"));
+}
+
+/* The owner of the machine gave bob a copy of ann's model, who then saved over hers. */
+static void one_path_of_two_users_has_the_weights_of_each(void **state)
+{
+    struct answer old = {0}, hers = {0}, his = {0};
+    char path[256], body[256], command[512], id[32];
+    (void)state;
+    start_users(0, 0);
+    begin_ann();
+    snprintf(path, sizeof path, "tinker://%s/sampler_weights/s", model_id);
+    draw(&old, path, 1);
+    snprintf(command, sizeof command,
+             "cp -r " DIR "/checkpoints/users/ann/%s " DIR "/checkpoints/users/bob/",
+             model_id);
+    assert_int_equal(system(command), 0);
+    learn_once(5);
+    snprintf(body, sizeof body,
+             "{\"model_id\": \"%s\", \"seq_id\": 7, \"path\": \"s\", \"overwrite\": "
+             "true}",
+             model_id);
+    future(id, "save_weights_for_sampler", body);
+    done(id, "sampler_weights/s");
+    draw(&hers, path, 2);
+    whose = bob;
+    draw(&his, path, 3);
+    assert_int_equal(his.body.len, old.body.len);
+    assert_memory_equal(his.body.data, old.body.data, old.body.len);
+    assert_true(hers.body.len != old.body.len ||
+                memcmp(hers.body.data, old.body.data, old.body.len) != 0);
+    kg_str_release(&old.body);
+    kg_str_release(&hers.body);
+    kg_str_release(&his.body);
+    stop_users();
+}
+
 /* ---- shares ---- */
 
 static void a_user_has_at_most_so_many_models(void **state)
@@ -536,6 +591,7 @@ int main(void)
         cmocka_unit_test(a_future_is_its_users),
         cmocka_unit_test(lists_have_ones_own),
         cmocka_unit_test(no_path_leads_to_another_user),
+        cmocka_unit_test(one_path_of_two_users_has_the_weights_of_each),
         cmocka_unit_test(a_user_has_at_most_so_many_models),
         cmocka_unit_test(a_full_queue_is_that_of_its_user),
         cmocka_unit_test(users_take_turns_by_the_seconds_that_they_compute),
