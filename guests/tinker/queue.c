@@ -72,7 +72,6 @@ static bool may_run_again(const struct kg_tinker_job *job)
 static kg_status add(int64_t *id, struct kg_tinker_job *job, struct kg_err *err)
 {
     struct kg_tinker *t = job->user->t;
-
     struct kg_tinker_job **end = &t->jobs, *old;
     struct kg_tinker_user *u = job->user;
     if (t->quitting)
@@ -187,7 +186,6 @@ void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure)
 {
     struct kg_tinker *t = job->user->t;
-
     const int http_status = status == KG_OK ? 0 : kg_tinker_http_status(status);
     struct kg_err err;
     if (http_status)

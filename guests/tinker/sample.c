@@ -330,7 +330,7 @@ struct decoding {
     struct kg_tinker *t;
     bool begun;
     struct asked *open; /* owned */
-    int64_t n_open;
+    int64_t samples;    /* of all open */
 };
 
 static void submit(struct decoding *d, struct kg_tinker_job *job)
@@ -352,7 +352,7 @@ static void submit(struct decoding *d, struct kg_tinker_job *job)
     }
     a->next = d->open;
     d->open = a;
-    d->n_open++;
+    d->samples += a->q.n_samples;
 }
 
 /* The next job, if it is for these weights. Of several users none fills the engine's own
@@ -390,17 +390,18 @@ static void sweep(struct decoding *d)
             continue;
         }
         *at = a->next;
-        d->n_open--;
+        d->samples -= a->q.n_samples;
         finish(a);
     }
 }
 
-/* The users of a step share its seconds.   returns whether the server goes on */
+/* The users of a step share its seconds by their samples.
+ * returns whether the server goes on */
 static bool charge(const struct decoding *d, double seconds)
 {
     pthread_mutex_lock(&d->t->lock);
     for (const struct asked *a = d->open; a; a = a->next)
-        a->job->user->used += seconds / (double)d->n_open;
+        a->job->user->used += seconds * a->q.n_samples / (double)d->samples;
     const bool quitting = d->t->quitting;
     pthread_mutex_unlock(&d->t->lock);
     return !quitting;

@@ -145,10 +145,10 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
                          const char *dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_close(struct kg_tinker *t);
 int kg_tinker_port(const struct kg_tinker *t);
-/* errors: ENOMEM */
+/* path: NULL for a session.   errors: ENOMEM */
 kg_status kg_tinker_add_handle(struct kg_tinker_user *u, const char *id, const char *path,
                                struct kg_err *err) KG_MUST_CHECK;
-/* path: of a session NULL.   copy: NULL, or what was found */
+/* copy: NULL, or what was found */
 bool kg_tinker_find_handle(struct kg_tinker_handle *copy, const struct kg_tinker_user *u,
                            const char *id, bool samples);
 /* The HTTP status for an error, which also tells whose fault it is. */
@@ -182,7 +182,7 @@ void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503
 
 /* ---- worker.c ---- */
 void *kg_tinker_work(void *tinker);
-/* The job that runs next, or NULL; and takes it. Under the lock. */
+/* Under the lock: the job that is to run next, or NULL; and the beginning of its run. */
 struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t);
 void kg_tinker_take(struct kg_tinker_job *job);
 /* Adds what a user computed. */

@@ -504,7 +504,6 @@ void kg_tinker_charge(struct kg_tinker_user *u, double seconds)
 static void give_up(struct kg_tinker_model *m)
 {
     struct kg_tinker *t = m->user->t;
-
     const int64_t lost = m->next_seq;
     struct kg_tinker_job *job;
     struct kg_err err;
