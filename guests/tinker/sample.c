@@ -194,7 +194,10 @@ static kg_status make_request(struct asked *a, const struct kg_tinker *t,
                               struct kg_err *err)
 {
     const int64_t n = a->job->args.samples;
-    KG_TRY(check_range("num_samples", 1, n, MAX_SAMPLES, err));
+    const int batch = kg_serve_engine_opts(&t->opts).max_batch;
+    /* a job is not interrupted: several users wait for one batch of another at most */
+    const int most = t->n_users > 1 && batch < MAX_SAMPLES ? batch : MAX_SAMPLES;
+    KG_TRY(check_range("num_samples", 1, n, most, err));
     KG_TRY(read_prompt(a, t->opts.model->config.vocab, err));
     KG_TRY(read_sampling(a, t, err));
     key_draws(a, t);

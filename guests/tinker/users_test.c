@@ -542,7 +542,7 @@ static void nobody_waits_for_all_that_another_samples(void **state)
     for (int i = 0; i < 300; i++) {
         snprintf(body, sizeof body,
                  "{\"sampling_session_id\": \"%s:sample:1\", \"seq_id\": %d, "
-                 "\"num_samples\": 16, \"prompt\": {\"chunks\": [{\"tokens\": [3]}]}, "
+                 "\"num_samples\": 4, \"prompt\": {\"chunks\": [{\"tokens\": [3]}]}, "
                  "\"sampling_params\": {\"max_tokens\": 60, \"stop\": []}}",
                  session, i);
         future(id, "asample", body);
@@ -550,6 +550,12 @@ static void nobody_waits_for_all_that_another_samples(void **state)
     whose = bob;
     learn_once(1);
     assert_true(open_of(0) > 0);
+    snprintf(body, sizeof body,
+             "{\"sampling_session_id\": \"%s:sample:1\", \"seq_id\": 0, "
+             "\"num_samples\": 5, \"prompt\": {\"chunks\": [{\"tokens\": [3]}]}}",
+             his);
+    future(id, "asample", body);
+    done(id, "num_samples: expected 1 to 4, found 5"); /* --max-batch */
     snprintf(
         body, sizeof body,
         "{\"sampling_session_id\": \"%s:sample:1\", \"seq_id\": 1, \"prompt\": "
