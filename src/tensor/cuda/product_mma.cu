@@ -2,9 +2,10 @@
  *
  * An element is a chain of instructions, sixteen factors each, in order of k from +0 (the
  * last padded by zeros), in fp32. Sums over tokens are such chains of KG_PRODUCT_CHUNK
- * tokens, each added to c as it ends by the thread that has the element. So an element's
- * bits are a function of its row and its column alone, and any tile may be taken for any
- * shape: the largest of which there are enough to fill a device.
+ * tokens; each is added, as it ends, to a sum in registers, which begins as c and is
+ * written once. So an element's bits are a function of its row and its column alone, and
+ * any tile may be taken for any shape: the largest of which there are enough to fill a
+ * device.
  *
  * A block has a tile of c and brings DEPTH factors of its vectors at a time into one of
  * STAGES places of shared memory, by copies that arrive while it computes with the places
@@ -14,7 +15,9 @@
  * Unmeasured; by counts, for an H100. 128 x 256 makes 85 flops of a byte brought, so 500
  * TFLOP/s want 5.9 TB/s of L2, about what it has. For 16 factors a warp reads 64 + 64
  * vectors, 32 clocks of shared memory, and the four warps of as many units give 32
- * instructions of 4 to 6.5 clocks each: 128 clocks for both. Expected 400 to 500. Few
+ * instructions of 4 to 6.5 clocks each: 128 clocks for both. Expected 400 to 500. Sums
+ * over tokens: 128 x 128 by eight warps, 64 flops a byte, expected 350 to 400; 128 x 256
+ * would read and write 256 KB of c each chunk, 7 us of L2 after 20 of multiplying. Few
  * rows: weights come once; 56 blocks of 16 columns (N 896) have 28 KB of them under way
  * each, 1.6 MB of the 3 that 4 TB/s keep in flight. A chain takes some 33 clocks for 16
  * factors whatever runs beside it, 6 us for K 4,864: that, not memory, bounds a narrow
@@ -195,9 +198,45 @@ struct place {
     bool paired;
 };
 
-/* c (=|+=) s, which begins again */
+/* s <- c */
+template <class T> static __device__ void load(struct part<T> *s, struct place p)
+{
+    p.row = kg_anew(p.row);
+    p.col = kg_anew(p.col);
+#pragma unroll
+    for (int i = 0; i < T::LEFT; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * T::RIGHT; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2) {
+                const struct two old = take(p.c, p.row + 16 * i + e / 2 * 8,
+                                            p.col + 8 * j, p.paired);
+
+                s->at[i][j][e] = old.x;
+                s->at[i][j][e + 1] = old.y;
+            }
+}
+
+/* At a chunk's end: sum (=|+=) chain, which begins again. */
 template <class T>
-static __device__ void store(struct place p, bool add, struct part<T> *s)
+static __device__ void end_chunk(struct part<T> *sum, struct part<T> *chain, bool add)
+{
+#pragma unroll
+    for (int i = 0; i < T::LEFT; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * T::RIGHT; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float x = chain->at[i][j][e];
+
+                sum->at[i][j][e] = add ? sum->at[i][j][e] + x : x;
+                chain->at[i][j][e] = 0.0f;
+            }
+}
+
+/* c (=|+=) s */
+template <class T>
+static __device__ void store(struct place p, bool add, const struct part<T> *s)
 {
     p.row = kg_anew(p.row);
     p.col = kg_anew(p.col);
@@ -208,16 +247,14 @@ static __device__ void store(struct place p, bool add, struct part<T> *s)
 #pragma unroll
             for (int e = 0; e < 4; e += 2) {
                 const int64_t r = p.row + 16 * i + e / 2 * 8, v = p.col + 8 * j;
-                float *x = &s->at[i][j][e];
+                struct two x = {s->at[i][j][e], s->at[i][j][e + 1]};
 
                 if (add) {
                     const struct two old = take(p.c, r, v, p.paired);
 
-                    x[0] = old.x + x[0];
-                    x[1] = old.y + x[1];
+                    x = {old.x + x.x, old.y + x.y};
                 }
-                give(p.c, r, v, p.paired, {x[0], x[1]});
-                x[0] = x[1] = 0.0f;
+                give(p.c, r, v, p.paired, x);
             }
 }
 
@@ -292,6 +329,7 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct kg_ma
             }
         }
     };
+    struct part<T> sum; /* of chunks */
     struct operands<T> next[2];
 
     for (int s = 0; s < AHEAD; s++)
@@ -317,11 +355,15 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct kg_ma
             if (works)
                 multiply(&chain, &next[k % 2]);
         }
-        if (A_COLUMNS && works && (step + 1) % CHUNK == 0 && step + 1 < steps)
-            store(place, add || step >= CHUNK, &chain);
+        if (A_COLUMNS && works && ((step + 1) % CHUNK == 0 || step + 1 == steps)) {
+            if (add && step < CHUNK)
+                load(&sum, place);
+            end_chunk(&sum, &chain, add || step >= CHUNK);
+            both::fetch(&next[0], now, row, col, 0); /* its registers were free */
+        }
     }
     if (works)
-        store(place, add || (A_COLUMNS && steps > CHUNK), &chain);
+        store(place, !A_COLUMNS && add, A_COLUMNS ? &sum : &chain);
 }
 
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
@@ -402,9 +444,9 @@ static const struct choice nn[] = {
     CHOICE(false, true, 128, 128, 32, 2, 2, 4, 4, 2),
     CHOICE(false, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
+/* Two sums of each element: half as many elements a thread. */
 static const struct choice tn[] = {
-    CHOICE(true, true, 128, 256, 32, 2, 4, 8, 4, 1),
-    CHOICE(true, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    CHOICE(true, true, 128, 128, 32, 2, 4, 8, 4, 1),
     CHOICE(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 
@@ -420,7 +462,7 @@ static const struct choice groups_nn[] = {
     GROUPS(false, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 static const struct choice groups_tn[] = {
-    GROUPS(true, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    GROUPS(true, true, 128, 128, 32, 2, 4, 8, 4, 1),
     GROUPS(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 
