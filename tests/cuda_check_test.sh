@@ -39,6 +39,15 @@ more() {
     grep -q '^> norm norm sm_80: 40, 2048, 0, 0$' "$work/said"
 }
 pass "other numbers than the table's fail" more
+in_turn() {
+    ptxas 32 0
+    echo "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to a call in 'norm'" \
+        >>"$work/tree/build/cuda/norm.ptxas"
+    check >"$work/said" && return 1
+    cat "$work/said"
+    grep -q 'C7510.*norm' "$work/said"
+}
+pass "products of four warps that wait for each other fail" in_turn
 another_nvcc() {
     sed -i 's/13.0.88/13.1.5/' "$work/nvcc"
     ptxas 40 0 && check | grep -q '2 kernels without spills; their numbers are not compared' || return 1

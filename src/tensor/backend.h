@@ -139,7 +139,7 @@ enum kg_matmul_kind {
  * These additions keep subnormals. A bf16 c is rounded to nearest even, subnormals kept.
  * The payload of a NaN is undefined.
  *
- * Exception, bf16 by a device's matrix instruction (cuda/product_mma.cu): NT and NN are
+ * Exception, bf16 by a device's matrix instruction (cuda/product_own.cu): NT and NN are
  * one chain of instructions of 16 factors from +0, the last one padded by zeros; TN is
  * such a chain for each chunk. The rest is as above. The device defines the order of
  * additions inside an instruction, and how it treats subnormals; both are the same at

@@ -2,6 +2,7 @@
  * backend.h defines, bit for bit as the emulation adds, wherever its tile begins or ends
  * and however its factors lie; nothing beside it has a say.
  */
+#include "emu/emu.h"
 #include "tensor/matrix_testing.h"
 
 #include <math.h>
@@ -201,7 +202,7 @@ static void many_tokens_are_chunks(void **state)
         }
 }
 
-/* ---- what has no say ---- */
+/* ---- large products ---- */
 static void rows_equal(struct kg_mat got, struct kg_mat want, const char *what)
 {
     const uint64_t bytes = (uint64_t)got.cols * kg_dtype_traits(got.dtype)->bytes;
@@ -212,6 +213,81 @@ static void rows_equal(struct kg_mat got, struct kg_mat want, const char *what)
                      (long long)got.rows);
 }
 
+/* By one of two instructions: tiles of a device with both are large from some rows and
+ * columns on, and their last ones stick out of c; more places of factors than a pipeline
+ * has, and a last one that is not full. */
+static void large_products_are_chains_too(void **state)
+{
+    static const int64_t few[][3] = {{65, 72, 8},    {128, 256, 64}, {130, 264, 72},
+                                     {200, 136, 40}, {72, 200, 600}, {300, 400, 16}};
+    static const int64_t many[][3] = {{1024, 1024, 8},    {2048, 1536, 328},
+                                      {1100, 2056, 4864}, {896, 4864, 1040},
+                                      {4104, 896, 896},   {3000, 1000, 2200}};
+    const int64_t(*dims)[3] = emulated() ? few : many;
+    const int64_t before = emulated() ? kg_emu_products() : 0;
+
+    (void)state;
+    random_state = 6;
+    for (int i = 0; i < 18; i++) {
+        const struct shape s = {(enum kg_matmul_kind)(i % 3), dims[i / 3][0],
+                                dims[i / 3][1], dims[i / 3][2]};
+        const struct place at = places[i / 3 % 2];
+
+        check(&s, KG_F32, i % 2, at);
+        if (s.kind != KG_MATMUL_TN)
+            check(&s, KG_BF16, false, at);
+    }
+    assert_true(!emulated() || kg_emu_products() > before);
+}
+
+/* c of any place: its neighbours do not move as one. */
+static void large_products_go_anywhere(void **state)
+{
+    const struct shape s = {KG_MATMUL_NT, emulated() ? 140 : 2000,
+                            emulated() ? 136 : 2000, 80};
+
+    (void)state;
+    random_state = 7;
+    for (enum kg_dtype out = KG_F32; out <= KG_BF16; out++) {
+        const struct place at = {1, 3};
+        struct operands o = operands(&s, KG_F32, places[0]);
+        const struct operands odd = {o.a, o.b, placed(out, s.m, s.n, at), at};
+
+        product(odd.c, o.a, o.b, s.kind, false);
+        for (int64_t e = 0; e < s.m * s.n; e += 37)
+            element_is(&s, &odd, NULL, false, e / s.n, e % s.n);
+        placed_free(odd.c, at);
+        operands_free(&o);
+    }
+}
+
+/* Bits of a device with the instruction of four warps are those without it. */
+static void the_other_instruction_has_no_say(void **state)
+{
+    (void)state;
+    if (!emulated())
+        skip();
+    random_state = 8;
+    for (int kind = KG_MATMUL_NT; kind <= KG_MATMUL_TN; kind++) {
+        const struct shape s = {(enum kg_matmul_kind)kind, 200, 136, 1096};
+        struct operands o = operands(&s, KG_F32, places[1]);
+        struct kg_mat without = matrix(KG_F32, s.m, s.n);
+        int64_t before = kg_emu_products();
+
+        product(o.c, o.a, o.b, s.kind, false);
+        assert_true(kg_emu_products() > before);
+        before = kg_emu_products();
+        kg_emu_hoppers(0);
+        product(without, o.a, o.b, s.kind, false);
+        kg_emu_hoppers(3);
+        assert_true(kg_emu_products() == before);
+        rows_equal(o.c, without, "without it");
+        buffer_free(without.data);
+        operands_free(&o);
+    }
+}
+
+/* ---- what has no say ---- */
 static void check_rows(enum kg_matmul_kind kind, enum kg_dtype out, int64_t most,
                        int64_t n, int64_t k)
 {
@@ -306,6 +382,9 @@ static void the_backend_says_who_makes_products(void **state)
     (void)state;
     backend()->describe(text, sizeof text);
     assert_non_null(strstr(text, "bf16 by the matrix instruction"));
+    if (emulated())
+        assert_non_null(strstr(text, "; large ones by wgmma, with its bits"));
+    print_message("products: %s\n", text); /* of a device: whether it has those bits */
 }
 
 static void an_unknown_name_is_refused(void **state)
@@ -324,6 +403,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_element_is_its_chain),
         cmocka_unit_test(many_tokens_are_chunks),
+        cmocka_unit_test(large_products_are_chains_too),
+        cmocka_unit_test(large_products_go_anywhere),
+        cmocka_unit_test(the_other_instruction_has_no_say),
         cmocka_unit_test(a_row_is_the_same_among_any_others),
         cmocka_unit_test(no_number_stays_in_its_row),
         cmocka_unit_test(calls_add_up_as_chunks_do),

@@ -9,7 +9,7 @@
  * and all begin anew.
  */
 #define _GNU_SOURCE
-#include "emu/emu.h"
+#include "emu/emu_internal.h"
 
 #include "base/mem.h"
 #include "emu/backends.h"
@@ -26,9 +26,8 @@
 #include <unistd.h>
 
 /* of an H100, as far as kernels may rely on them */
-enum { THREADS = 1024, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
+enum { THREADS = KG_EMU_THREADS, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
 enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64, VIEWS = 64 };
-enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
 /* stacks that began alike within their pages would share a few lines of the cache */
 enum { SHIFT = 5 * 64, SHIFTED = 4096 };
 
@@ -39,15 +38,13 @@ enum { SHIFT = 5 * 64, SHIFTED = 4096 };
 typedef void *place[5];
 #define UNWATCHED __attribute__((noinline, no_sanitize_address))
 
-enum state { AT_BLOCK, AT_WARP, DONE };
+enum state { AT_BLOCK, AT_WARP, ASLEEP, DONE };
 
 /* One line of the cache: changing fibers is mostly waiting for memory. */
 struct fiber {
     _Alignas(64) place at;
     enum state state; /* why it waits; of one that is ready, why it did */
     int line;         /* of the barrier */
-    int copies;       /* asked for and not waited for */
-    int groups;       /* of these */
     bool begun;
 };
 
@@ -56,16 +53,6 @@ struct warp {
     int waiting;    /* lanes at an exchange */
     int exchanges;  /* of this block: the last two are kept */
     char shown[2][KG_EMU_WARP][KG_EMU_SHOWN];
-};
-
-/* What a thread has asked for and not waited for. */
-struct copies {
-    struct copy {
-        void *to;
-        const void *from;
-        int bytes;
-    } list[COPIES];
-    int ends[GROUPS]; /* copies of group g and of those before it */
 };
 
 struct shared {
@@ -78,7 +65,6 @@ struct shared {
 static enum kg_emu_schedule order;
 static struct fiber fibers[THREADS];
 static struct warp warps[WARPS];
-static struct copies copies[THREADS];
 static struct shared shared[NAMES];
 static char *stacks;
 static _Thread_local char fault[256]; /* what is to be told; "" for nothing */
@@ -124,16 +110,21 @@ int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
 void kg_emu_schedule(enum kg_emu_schedule o) { order = o; }
 
 /* ---- faults ---- */
-static void KG_PRINTF(1, 2) blame(const char *fmt, ...)
+static void KG_PRINTF(1, 0) blame_with(const char *fmt, va_list ap)
 {
-    va_list ap;
     int n;
 
     if (fault[0])
         return;
     n = snprintf(fault, sizeof fault, "%s: ", kernel);
-    va_start(ap, fmt);
     vsnprintf(fault + n, sizeof fault - (size_t)n, fmt, ap);
+}
+static void KG_PRINTF(1, 2) blame(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    blame_with(fmt, ap);
     va_end(ap);
 }
 
@@ -152,7 +143,16 @@ UNWATCHED static _Noreturn void leave(place to) { __builtin_longjmp(to, 1); }
 static inline void reload(void) { __asm__ volatile("" ::: "memory"); }
 
 /* A thread's: the block ends here. */
-#define BLAME(...) (blame(__VA_ARGS__), leave(home))
+void kg_emu_blame(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    blame_with(fmt, ap);
+    va_end(ap);
+    leave(home);
+}
+#define BLAME(...) kg_emu_blame(__VA_ARGS__)
 
 bool kg_emu_is_asked(void) { return !unasked; }
 
@@ -262,13 +262,14 @@ UNWATCHED static void wait_at(enum state state, int line)
     reload();
 }
 
+void kg_emu_sleep(int line) { wait_at(ASLEEP, line); }
+void kg_emu_wake(unsigned t) { warps[t / KG_EMU_WARP].ready |= 1u << t % KG_EMU_WARP; }
+
 static void fiber_main(void)
 {
     for (;;) {
         body(body_arg);
-        if (fibers[now].copies > 0)
-            BLAME("thread %u ends before %d copies that it began", now,
-                  fibers[now].copies);
+        kg_emu_async_end(now);
         wait_at(DONE, 0);
     }
 }
@@ -284,7 +285,10 @@ static void blame_waiting(void)
     blame("block %u, %u: thread %u waits at line %d for others of its %s, of %u threads "
           "%u are done",
           kg_emu_block.x, kg_emu_block.y, t, fibers[t].line,
-          fibers[t].state == AT_BLOCK ? "block" : "warp", n_threads, done);
+          fibers[t].state == AT_BLOCK  ? "block"
+          : fibers[t].state == AT_WARP ? "warp"
+                                       : "barrier",
+          n_threads, done);
 }
 
 UNWATCHED static void run_block(void)
@@ -292,8 +296,7 @@ UNWATCHED static void run_block(void)
     block++;
     shared_bytes = 0;
     at_barrier = done = 0;
-    for (unsigned t = 0; t < n_threads; t++)
-        fibers[t].copies = fibers[t].groups = 0;
+    kg_emu_async_begin(n_threads);
     for (unsigned w = 0; w < n_threads / KG_EMU_WARP; w++) {
         warps[w].waiting = warps[w].exchanges = 0;
         warps[w].ready = ~0u;
@@ -304,6 +307,8 @@ UNWATCHED static void run_block(void)
     reload();
     if (done < n_threads && !fault[0])
         blame_waiting();
+    if (kg_emu_boxes_left() > 0 && !fault[0])
+        blame("a block ends before %d boxes that it began", kg_emu_boxes_left());
 }
 
 /* Of the address sanitizer, where it is: what it knew of the frames that are gone. */
@@ -601,56 +606,8 @@ void *kg_emu_asked(void) { return shared_here(&asked_bytes, asked_bytes); }
 
 void kg_emu_row(const void *row, int line)
 {
-    if ((uintptr_t)row % COPY_BYTES)
-        BLAME("a row of a matrix at line %d begins at no multiple of %d", line,
-              (int)COPY_BYTES);
-}
-
-/* ---- copies ---- */
-void kg_emu_copy(void *to, const void *from, int bytes, int line)
-{
-    struct fiber *f = &fibers[now];
-    struct copies *c = &copies[now];
-
-    if (((uintptr_t)to | (uintptr_t)from) % COPY_BYTES)
-        BLAME("a copy at line %d begins at no multiple of %d", line, (int)COPY_BYTES);
-    if (bytes < 0 || bytes > COPY_BYTES || f->copies == COPIES)
-        BLAME("copy %d at line %d, of %d bytes: expected %d at most, of %d", f->copies,
-              line, bytes, (int)COPIES, (int)COPY_BYTES);
-    memset(to, 0xff, COPY_BYTES);
-    c->list[f->copies++] = (struct copy){to, from, bytes};
-}
-
-void kg_emu_copies_end(void)
-{
-    struct fiber *f = &fibers[now];
-    struct copies *c = &copies[now];
-
-    if (f->groups == GROUPS)
-        BLAME("more than %d groups of copies", (int)GROUPS);
-    c->ends[f->groups++] = f->copies;
-}
-
-void kg_emu_copies_wait(int n)
-{
-    struct fiber *f = &fibers[now];
-    struct copies *c = &copies[now];
-    const int over = f->groups - n; /* groups */
-    const int end = over > 0 ? c->ends[over - 1] : 0;
-
-    for (int i = 0; i < end; i++) {
-        const struct copy *one = &c->list[i];
-
-        memset(one->to, 0, COPY_BYTES);
-        memcpy(one->to, one->from, (size_t)one->bytes);
-    }
-    if (over <= 0)
-        return;
-    f->copies -= end;
-    f->groups = n;
-    memmove(c->list, c->list + end, (size_t)f->copies * sizeof *c->list);
-    for (int g = 0; g < n; g++)
-        c->ends[g] = c->ends[g + over] - end;
+    if ((uintptr_t)row % 16)
+        BLAME("a row of a matrix at line %d begins at no multiple of 16", line);
 }
 
 /* ---- memory ---- */

@@ -46,6 +46,13 @@ void kg_emu_cuda(const char *root) KG_GUEST;
  * is before an operation returns: a device may not have begun with it. */
 bool kg_emu_is_asked(void) KG_GUEST;
 
+/* How many multiprocessors with Hopper's instructions there are, 3 at the start; 0: those
+ * of other devices. */
+void kg_emu_hoppers(int n) KG_GUEST;
+
+/* A thread's parts of products of four warps, made so far. */
+int64_t kg_emu_products(void) KG_GUEST;
+
 /* Whether records can be made, as they can at the start. */
 void kg_emu_records(bool possible) KG_GUEST;
 
@@ -85,6 +92,29 @@ void kg_emu_row(const void *row, int line);
 void kg_emu_copy(void *to, const void *from, int bytes, int line);
 void kg_emu_copies_end(void);
 void kg_emu_copies_wait(int n);
+
+/* As in hopper.h. A matrix whose boxes are copied, in the bytes of a struct kg_boxes; and
+ * where factors of a product are. */
+struct kg_emu_matrix {
+    const uint16_t *data;
+    int64_t rows, cols, stride;
+    int rows_of_box;
+};
+struct kg_emu_factors {
+    const char *at;
+    int block, eight;
+    bool columns;
+};
+void kg_emu_barrier_init(const void *at, int expected);
+void kg_emu_barrier_arrive(const void *at, int bytes, int line);
+void kg_emu_barrier_wait(const void *at, int parity, int line);
+void kg_emu_box(char *to, const struct kg_emu_matrix *from, int64_t row, int64_t col,
+                const void *at, int line);
+void kg_emu_products_begin(void);
+void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
+                    int line);
+void kg_emu_products_end(void);
+void kg_emu_products_wait(int n, int line);
 
 extern struct kg_traffic kg_dev_traffic; /* copies of put and get; defined in memory.cu */
 /* As in dev.h: from or to the host, or within the device. */

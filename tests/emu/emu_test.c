@@ -305,6 +305,84 @@ static void the_matrix_instruction_multiplies(void **state)
     kg_buf_free(emu(), out);
 }
 
+/* ---- products of four warps ---- */
+enum { FOUR_M = 64, FOUR_N = 128, FOUR_K = 64 };
+
+/* Integers that are small enough for exact sums. */
+static float four_a(int i) { return (float)(i * 37 % 11 - 5); }
+static float four_b(int i) { return (float)(i * 53 % 13 - 6); }
+
+static bool is_product(const float *y)
+{
+    for (int i = 0; i < FOUR_M * FOUR_N; i++) {
+        float sum = 0;
+
+        for (int k = 0; k < FOUR_K; k++)
+            sum += four_a(i / FOUR_N * FOUR_K + k) * four_b(i % FOUR_N * FOUR_K + k);
+        if (!(y[i] == sum))
+            return false;
+    }
+    return true;
+}
+
+/* y <- what a trial leaves;   returns its status */
+static kg_status trial_of_four(enum kg_trial_four t, enum kg_emu_schedule order, float *y)
+{
+    enum { A = FOUR_M * FOUR_K, B = FOUR_N * FOUR_K };
+    static uint16_t x[A + B];
+    const size_t bytes = FOUR_M * FOUR_N * sizeof *y;
+    uint16_t *in = there(sizeof x);
+    float *out = there(bytes);
+    kg_status status;
+
+    for (int i = 0; i < A + B; i++)
+        x[i] = kg_f32_to_bf16(i < A ? four_a(i) : four_b(i - A));
+    assert_int_equal(kg_buf_put(emu(), in, x, sizeof x, &err), KG_OK);
+    kg_emu_schedule(order);
+    status = kg_trial_four(t, out, in, in + A, &err);
+    if (status == KG_OK)
+        assert_int_equal(kg_buf_get(emu(), y, out, bytes, &err), KG_OK);
+    kg_emu_schedule(KG_EMU_ROUND_ROBIN);
+    kg_buf_free(emu(), in);
+    kg_buf_free(emu(), out);
+    return status;
+}
+
+static void what_four_warps_do_not_wait_for_is_no_number(void **state)
+{
+    static const struct {
+        enum kg_trial_four trial;
+        const char *says; /* "": no fault, but no product either */
+    } rows[] = {
+        {KG_FOUR_EARLY, ""},
+        {KG_FOUR_SUMS, ""},
+        {KG_FOUR_WRITTEN, "sums were written before the wait"},
+        {KG_FOUR_LEFT, " ends before 4 products that it began"},
+        {KG_FOUR_OVER, ""},
+        {KG_FOUR_UNBEGUN, " is not begun"},
+        {KG_FOUR_SHORT, " for others of its barrier"},
+        {KG_FOUR_BOXES, "a block ends before 2 boxes that it began"},
+        {KG_FOUR_ASKEW, "to a multiple of 1024"},
+        {KG_FOUR_MORE, " barrier"}, /* too many, or they end a second phase */
+    };
+    static float y[FOUR_M * FOUR_N];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
+            const bool faults = rows[i].says[0] != 0;
+
+            assert_int_equal(trial_of_four(rows[i].trial, (enum kg_emu_schedule)order, y),
+                             faults ? KG_EDEVICE : KG_OK);
+            if (faults && !strstr(err.message, rows[i].says))
+                fail_msg("expected \"%s\" in \"%s\"", rows[i].says, err.message);
+            assert_true(faults || !is_product(y));
+            assert_int_equal(trial_of_four(KG_FOUR_GOOD, (enum kg_emu_schedule)order, y),
+                             KG_OK);
+            assert_true(is_product(y));
+        }
+}
+
 /* ---- records ---- */
 struct turn {
     int calls;
@@ -514,6 +592,7 @@ int main(void)
         cmocka_unit_test(a_lost_device_is_no_lack_of_memory),
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
+        cmocka_unit_test(what_four_warps_do_not_wait_for_is_no_number),
         cmocka_unit_test(what_is_recorded_is_launched_again),
         cmocka_unit_test(what_cannot_be_recorded_is_a_fault),
         cmocka_unit_test(a_body_that_fails_is_called_again),

@@ -2,6 +2,7 @@
  * the backend would be. */
 #include "emu/emu_testing.h"
 #include "tensor/cuda/cuda_internal.h"
+#include "tensor/cuda/hopper.h"
 
 enum { THREADS = KG_TRIAL_THREADS };
 
@@ -85,5 +86,80 @@ kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, int askew
                        struct kg_err *err)
 {
     KG_LAUNCH(multiply, kg_grid(1, 1), 32, y, a, b, askew);
+    return kg_dev_done("trial", err);
+}
+
+enum { M = 64, N = 128, K = KG_BOX, BYTES = (M + N) * 2 * K };
+
+static __device__ void bring(char *to, const struct kg_boxes *a, const struct kg_boxes *b,
+                             struct kg_barrier *full, enum kg_trial_four trial)
+{
+    kg_barrier_expect(full, BYTES + (trial == KG_FOUR_SHORT ? 16 : 0));
+    kg_box_later(to + (trial == KG_FOUR_ASKEW ? 128 : 0), a, 0, 0, full);
+    kg_box_later(to + M * 2 * K, b, 0, 0, full);
+    if (trial == KG_FOUR_MORE)
+        kg_barrier_arrive(full);
+}
+
+static __device__ void add_all(float sums[N / 2], const char *a, const char *b,
+                               enum kg_trial_four trial)
+{
+    if (trial != KG_FOUR_UNBEGUN)
+        kg_products_begin();
+    for (int k = 0; k < K / 16; k++)
+        kg_multiply_later<N, false, false>(sums, kg_factors_at(a + 32 * k, 0, 1024),
+                                           kg_factors_at(b + 32 * k, 0, 1024));
+    kg_products_end();
+    if (trial == KG_FOUR_WRITTEN)
+        sums[threadIdx.x / 2] = 0.0f;
+}
+
+static __global__ void four(float *y, struct kg_boxes a, struct kg_boxes b,
+                            enum kg_trial_four trial)
+{
+    KG_SHARED_ASKED(char, asked);
+    char *at = (char *)(((uintptr_t)asked + KG_BOX_ALIGN - 1) / KG_BOX_ALIGN *
+                        KG_BOX_ALIGN);
+    struct kg_barrier *full = (struct kg_barrier *)(at + BYTES);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    float sums[N / 2] = {0.0f};
+
+    if (threadIdx.x == 0) {
+        kg_barrier_init(full, 1);
+        kg_barriers_end();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        bring(at, &a, &b, full, trial);
+    if (trial != KG_FOUR_EARLY && trial != KG_FOUR_BOXES)
+        kg_barrier_wait(full, 0, 1);
+    __syncthreads();
+    add_all(sums, at, at + M * 2 * K, trial);
+    if (trial == KG_FOUR_OVER && threadIdx.x == 0)
+        bring(at, &b, &a, full, trial);
+    if (trial != KG_FOUR_SUMS && trial != KG_FOUR_LEFT)
+        kg_products_wait<0>();
+    for (int i = 0; i < N / 2; i++)
+        y[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] =
+            sums[i];
+    if (trial != KG_FOUR_LEFT)
+        kg_products_wait<0>();
+    if (trial == KG_FOUR_EARLY)
+        kg_barrier_wait(full, 0, 1);
+    if (trial == KG_FOUR_OVER)
+        kg_barrier_wait(full, 1, 1);
+}
+
+kg_status kg_trial_four(enum kg_trial_four trial, float *y, const uint16_t *a,
+                        const uint16_t *b, struct kg_err *err)
+{
+    const struct kg_mat left = kg_mat((void *)(uintptr_t)a, KG_BF16, M, K);
+    const struct kg_mat right = kg_mat((void *)(uintptr_t)b, KG_BF16, N, K);
+    struct kg_boxes from_a, from_b;
+
+    if (!kg_dev_boxes(&from_a, left, M) || !kg_dev_boxes(&from_b, right, N))
+        return kg_fail(err, KG_EINVAL, "no boxes");
+    KG_LAUNCH_HOPPER(2 * KG_BOX_ALIGN + BYTES, four, kg_grid(1, 1), KG_FOUR_WARPS, y,
+                     from_a, from_b, trial);
     return kg_dev_done("trial", err);
 }

@@ -30,6 +30,25 @@ enum kg_trial {
 kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x,
                        struct kg_err *err) KG_GUEST;
 
+/* y (64 x 128) <- a (64 x 64) times b (128 x 64) transposed, both bf16, by four warps and
+ * a thread that brings them. What goes wrong: */
+enum kg_trial_four {
+    KG_FOUR_GOOD,
+    KG_FOUR_EARLY,   /* factors are not waited for */
+    KG_FOUR_SUMS,    /* sums are read before the products are waited for, ... */
+    KG_FOUR_WRITTEN, /* ... or written, ... */
+    KG_FOUR_LEFT,    /* ... or never waited for */
+    KG_FOUR_OVER,    /* factors are brought anew before the products are waited for */
+    KG_FOUR_UNBEGUN, /* products are not begun */
+    KG_FOUR_SHORT,   /* a barrier expects more bytes than come, ... */
+    KG_FOUR_BOXES,   /* ... or its boxes are left, ... */
+    KG_FOUR_ASKEW,   /* ... or come to any place, ... */
+    KG_FOUR_MORE,    /* ... or more threads arrive than it expects */
+    KG_FOUR_CASES
+};
+kg_status kg_trial_four(enum kg_trial_four trial, float *y, const uint16_t *a,
+                        const uint16_t *b, struct kg_err *err) KG_GUEST;
+
 /* y (16 x 8) <- a (16 x 16) times b (8 x 16) transposed, both bf16, by one warp
  * askew: rows of a begin beside a multiple of sixteen bytes */
 kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, int askew,

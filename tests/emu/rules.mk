@@ -4,12 +4,12 @@
 EMU := $(B)/emu.o
 # the emulation needs C++, so the program does not; fibers are no threads to the thread sanitizer; they need a jump that
 # compilers have for most processors
-EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_testing))
+EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_async emu_testing))
 # a multiply-add that is a call takes half of a test's time; these programs run where they are built;
 # but in an emulated container /proc/cpuinfo may be another processor's
 EMU_ISA := $(if $(filter v3,$(ISAS)),$(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma))
 EMU_FLAGS := -x c++ $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) $(EMU_ISA) -std=gnu++17 \
-             -fno-exceptions -fno-rtti -Wno-shadow -Wno-missing-field-initializers -DKG_DEV_EMULATED='"emu/emu_dev.h"'
+             -fno-exceptions -fno-rtti -Wno-shadow -Wno-missing-field-initializers -DKG_DEV_EMULATED='"emu/emu_dev.h"' -DKG_DEV_EMULATED_HOPPER='"emu/emu_hopper.h"'
 EMU_CU  := $(if $(EMULATES),$(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu)))
 $(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
 	$(call compile,$(EMU_FLAGS))

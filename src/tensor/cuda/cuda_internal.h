@@ -331,7 +331,23 @@ enum kg_cuda_products kg_cuda_used(void);
 /* The bf16 product by the matrix instruction; c must not be empty. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
-/* The same for experts. */
+/* The same by Hopper's instruction of four warps, with tiles of a width of these, or of
+ * the one that suits (-1).   returns false where the instruction is missing, or rows do
+ * not begin at multiples of sixteen bytes: nothing was launched */
+enum { KG_WGMMA_WIDTHS = 2 };
+bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                           enum kg_matmul_kind kind, bool accumulate, int width);
+/* The same by either, with the bits of the former: by the latter where it is faster and
+ * kg_cuda_own_try has found those bits. c must not be empty. */
+void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                         enum kg_matmul_kind kind, bool accumulate);
+/* Compares both on this device, once a process; not within the capture of a graph.
+ * mma_only: the latter is not used
+ * errors: ENOMEM, EDEVICE */
+kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
+/* text <- what it found; "" where there is nothing to compare */
+void kg_cuda_own_describe(char *text, size_t bytes);
+/* The same as the first for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         const struct kg_groups *g, enum kg_matmul_kind kind,
                         bool accumulate);

@@ -63,6 +63,8 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 
 /* Number of products that are timed together. */
 enum { KG_DEV_REPEATS = 10 };
+/* Factors of a sum by which kernels are compared: two chunks and a bit. */
+enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
 /* Rows and logits that the head processes at a time, memory for rows to draw from and for
  * sums of heads of attention, blocks that fill a device. Results do not depend on it. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };

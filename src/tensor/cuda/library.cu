@@ -9,11 +9,16 @@
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
+#include <cuda.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+extern "C" {
+#include "tensor/cuda/boxes.h"
+}
 
 extern "C" const struct kg_backend kg_cuda_table;
 
@@ -267,6 +272,39 @@ int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
     return 3;
 }
 
+/* ---- boxes ---- */
+static int hoppers; /* of the chosen device */
+
+int kg_dev_hoppers(void) { return hoppers; }
+
+/* Kernels for sm_90a run on 9.0 alone. */
+static int count_hoppers(int device)
+{
+    struct cudaDeviceProp p;
+    const bool known = cudaGetDeviceProperties(&p, device) == cudaSuccess;
+
+    return known && p.major == 9 && p.minor == 0 ? p.multiProcessorCount : 0;
+}
+
+/* By the driver, which is loaded: its symbol is the same for each runtime. */
+bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
+{
+    static decltype(&cuTensorMapEncodeTiled) encode;
+    const cuuint64_t sizes[] = {(cuuint64_t)m.cols, (cuuint64_t)m.rows};
+    const cuuint64_t stride = (cuuint64_t)m.stride * sizeof(uint16_t);
+    const cuuint32_t box[] = {64, (cuuint32_t)rows}, steps[] = {1, 1};
+
+    static_assert(sizeof *boxes == sizeof(CUtensorMap), "what the driver describes");
+    if (!encode)
+        *(void **)&encode = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+                                  "cuTensorMapEncodeTiled");
+    return encode &&
+           encode((CUtensorMap *)boxes, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, m.data,
+                  sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 /* ---- one of them ---- */
 static kg_status check_kernels(int device, struct kg_err *err)
 {
@@ -303,6 +341,7 @@ static kg_status choose(int device, struct kg_err *err)
         e = cudaEventCreateWithFlags(&kg_dev_marks[i], cudaEventDisableTiming);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
+    hoppers = count_hoppers(device);
     return KG_OK;
 }
 

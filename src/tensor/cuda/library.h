@@ -18,7 +18,7 @@ enum { KG_CUDA_INTERFACE = 21 };
 /* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {
     KG_CUDA_EXACT,  /* product.cu: same bits as the CPU */
-    KG_CUDA_OWN,    /* product_mma.cu */
+    KG_CUDA_OWN,    /* product_own.cu */
     KG_CUDA_CUBLAS, /* product_blas.cu */
 };
 
@@ -27,6 +27,7 @@ struct kg_cuda_opts {
     enum kg_cuda_products products;
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
+    bool mma_only;         /* own products without product_wgmma.cu: for tests */
     bool shown;            /* the host may touch the device's memory: for tests */
 };
 

@@ -202,6 +202,8 @@ kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
         kg_cuda_forget(); /* a record has the products of before */
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
+    if (opts->products == KG_CUDA_OWN)
+        KG_TRY(kg_cuda_own_try(opts->mma_only, err));
     if (cublas && opts->unpinned != kg_cuda_is_unpinned())
         status = opts->unpinned ? kg_cuda_unpinned_begin(err)
                                 : kg_cuda_unpinned_leave(err);
@@ -230,7 +232,7 @@ kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     if (used == KG_CUDA_CUBLAS && a.dtype == KG_BF16)
         KG_TRY(kg_cuda_product_blas(c, a, b, kind, accumulate, err));
     else if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
-        kg_cuda_product_mma(c, a, b, kind, accumulate);
+        kg_cuda_product_own(c, a, b, kind, accumulate);
     else
         exact(c, accumulate, a, b, NULL, kind);
     return kg_dev_done("matmul", err);

@@ -24,6 +24,7 @@
  * deep product of few rows.
  */
 #include "tensor/cuda/groups_internal.h"
+#include "tensor/cuda/twos_internal.h"
 
 /* ---- tiles ---- */
 /* ROWS x COLS of c; DOWN x ALONG warps compute, all of WARPS bring; BLOCKS of them fit a
@@ -148,49 +149,6 @@ static __device__ void multiply(struct part<T> *s, const struct operands<T> *o)
 }
 
 /* ---- to c ---- */
-struct alignas(8) two {
-    float x, y;
-};
-
-/* Whether two elements of c, from an even column on, move as one. */
-static __device__ bool in_pairs(const struct kg_mat &c)
-{
-    return c.stride % 2 == 0 &&
-           (uintptr_t)c.data % (c.dtype == KG_F32 ? sizeof(struct two) : 4) == 0;
-}
-
-static __device__ struct two take(const struct kg_mat &c, int64_t r, int64_t v,
-                                  bool paired)
-{
-    struct two old = {0.0f, 0.0f};
-
-    if (r >= c.rows || v >= c.cols)
-        return old;
-    if (paired && c.dtype == KG_F32 && v + 1 < c.cols)
-        return *(const struct two *)(kg_cuda_f32(c, r) + v);
-    old.x = kg_cuda_load(c, r, v);
-    if (v + 1 < c.cols)
-        old.y = kg_cuda_load(c, r, v + 1);
-    return old;
-}
-
-static __device__ void give(const struct kg_mat &c, int64_t r, int64_t v, bool paired,
-                            struct two sum)
-{
-    if (r >= c.rows || v >= c.cols)
-        return;
-    if (paired && v + 1 < c.cols) {
-        if (c.dtype == KG_F32)
-            *(struct two *)(kg_cuda_f32(c, r) + v) = sum;
-        else
-            *(uint32_t *)(kg_cuda_bf16(c, r) + v) = kg_pair(sum.x, sum.y);
-        return;
-    }
-    kg_cuda_store(c, r, v, sum.x);
-    if (v + 1 < c.cols)
-        kg_cuda_store(c, r, v + 1, sum.y);
-}
-
 /* Of a warp's part its place in c. */
 struct place {
     struct kg_mat c;
@@ -209,8 +167,8 @@ template <class T> static __device__ void load(struct part<T> *s, struct place p
         for (int j = 0; j < 2 * T::RIGHT; j++)
 #pragma unroll
             for (int e = 0; e < 4; e += 2) {
-                const struct two old = take(p.c, p.row + 16 * i + e / 2 * 8,
-                                            p.col + 8 * j, p.paired);
+                const struct kg_cuda_two old = kg_cuda_two_get(
+                    p.c, p.row + 16 * i + e / 2 * 8, p.col + 8 * j, p.paired);
 
                 s->at[i][j][e] = old.x;
                 s->at[i][j][e + 1] = old.y;
@@ -247,14 +205,14 @@ static __device__ void store(struct place p, bool add, const struct part<T> *s)
 #pragma unroll
             for (int e = 0; e < 4; e += 2) {
                 const int64_t r = p.row + 16 * i + e / 2 * 8, v = p.col + 8 * j;
-                struct two x = {s->at[i][j][e], s->at[i][j][e + 1]};
+                struct kg_cuda_two x = {s->at[i][j][e], s->at[i][j][e + 1]};
 
                 if (add) {
-                    const struct two old = take(p.c, r, v, p.paired);
+                    const struct kg_cuda_two old = kg_cuda_two_get(p.c, r, v, p.paired);
 
                     x = {old.x + x.x, old.y + x.y};
                 }
-                give(p.c, r, v, p.paired, x);
+                kg_cuda_two_set(p.c, r, v, p.paired, x);
             }
 }
 
@@ -317,7 +275,7 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct kg_ma
     const int row = warp / T::ALONG * T::LEFT * 16, col = warp % T::ALONG * T::RIGHT * 16;
     const struct place place = {c, top + row + lane / 4,
                                 (int64_t)blockIdx.y * T::COLS + col + lane % 4 * 2,
-                                in_pairs(c)};
+                                kg_cuda_in_twos(c)};
     const int64_t K = A_COLUMNS ? a.rows : a.cols;
     const int steps = K > 0 ? (int)((K - 1) / T::DEPTH + 1) : 1;
     struct part<T> chain = {

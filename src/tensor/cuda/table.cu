@@ -15,10 +15,12 @@ static void products(char *text, size_t bytes)
 
 static void describe(char *text, size_t bytes)
 {
-    char by[120];
+    char by[120], own[120] = "";
 
     products(by, sizeof by);
-    snprintf(text, bytes, "%s, products: %s%s%s", KG_DEV_NAME, by,
+    if (kg_cuda_used() == KG_CUDA_OWN)
+        kg_cuda_own_describe(own, sizeof own);
+    snprintf(text, bytes, "%s, products: %s%s%s%s", KG_DEV_NAME, by, own,
              kg_cuda_used() == KG_CUDA_CUBLAS ? " of " : "", kg_blas_path());
 }
 

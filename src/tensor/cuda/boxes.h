@@ -1,0 +1,23 @@
+/* What the host has to say before a kernel of Hopper's instructions (hopper.h). */
+#ifndef KG_TENSOR_CUDA_BOXES_H
+#define KG_TENSOR_CUDA_BOXES_H
+
+#include "tensor/backend.h"
+
+/* Multiprocessors of the chosen device; 0 if it lacks the instructions. */
+int kg_dev_hoppers(void);
+
+/* A matrix of bf16, whose boxes have `rows` rows and 64 columns. An argument of a kernel
+ * by value (__grid_constant__), so a record has its own copy. */
+struct kg_boxes {
+#ifdef __cplusplus
+    alignas(64)
+#else
+    _Alignas(64)
+#endif
+        uint64_t words[16];
+};
+/* returns false: rows do not begin at multiples of 16 bytes, or the driver refuses */
+bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows);
+
+#endif

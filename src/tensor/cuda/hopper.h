@@ -1,0 +1,202 @@
+/* Instructions of sm_90a alone, beside those of dev.h: copies of boxes of a matrix to
+ * shared memory (TMA), barriers that count their bytes (mbarrier), and products by four
+ * warps together (wgmma).
+ *
+ * None of it waits. A box is in shared memory once a thread has waited for the phase of
+ * its barrier; a product reads shared memory and changes its sums until its threads have
+ * waited for its group. The emulation does both as late as that, and until then shows
+ * NaN (tests/emu/emu_hopper.h).
+ *
+ * Such kernels do nothing unless KG_HOPPER, as they are compiled for each architecture;
+ * the host asks kg_dev_hoppers.
+ */
+#ifndef KG_TENSOR_CUDA_HOPPER_H
+#define KG_TENSOR_CUDA_HOPPER_H
+
+#include "tensor/cuda/dev.h"
+
+extern "C" {
+#include "tensor/cuda/boxes.h"
+}
+
+/* Bytes of shared memory of a block; threads of four warps; columns of a box, 128 bytes,
+ * which is one pattern of banks. */
+enum {
+    KG_HOPPER_MOST = 227 << 10,
+    KG_FOUR_WARPS = 128,
+    KG_BOX = 64,
+    KG_BOX_ALIGN = 1024
+};
+
+/* Counts arrivals and bytes of a phase; in shared memory. Phases 0, 1, 0, .. follow one
+ * another. */
+struct kg_barrier {
+    uint64_t word;
+};
+
+#ifndef __CUDACC__
+#include KG_DEV_EMULATED_HOPPER
+#else
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+enum { KG_HOPPER = 1 };
+#else
+enum { KG_HOPPER = 0 };
+#endif
+#define KG_LAUNCH_HOPPER KG_LAUNCH_ASKING
+
+static __device__ inline uint32_t kg_shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers ---- */
+/* By one thread, before a __syncthreads: a phase ends after this number of arrivals. */
+static __device__ inline void kg_barrier_init(struct kg_barrier *b, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 :
+                 : "r"(kg_shared_address(b)), "r"(arrivals)
+                 : "memory");
+}
+static __device__ inline void kg_barriers_end(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+static __device__ inline void kg_barrier_arrive(struct kg_barrier *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 :
+                 : "r"(kg_shared_address(b))
+                 : "memory");
+}
+/* The same by a thread whose boxes, of `bytes` together, belong to the phase. */
+static __device__ inline void kg_barrier_expect(struct kg_barrier *b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(kg_shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+/* Until the phase of this parity has ended; that before the first has.
+ * returns false: not within `tries`, each of which waits for some time */
+static __device__ inline bool kg_barrier_wait(struct kg_barrier *b, int parity, int tries)
+{
+    uint32_t ended;
+
+    do
+        asm volatile("{\n"
+                     ".reg .pred ended;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, ended;\n"
+                     "}"
+                     : "=r"(ended)
+                     : "r"(kg_shared_address(b)), "r"(parity)
+                     : "memory");
+    while (!ended && --tries > 0);
+    return ended;
+}
+
+/* ---- boxes ---- */
+/* Copies the box at (row, col), zeros beyond the matrix, to rows of 128 bytes at `to`,
+ * aligned to KG_BOX_ALIGN: the sixteen bytes c of row r are at c ^ r % 8. */
+static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxes,
+                                           int row, int col, struct kg_barrier *b)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+                 :
+                 : "r"(kg_shared_address(to)), "l"(boxes), "r"(kg_shared_address(b)),
+                   "r"(col), "r"(row)
+                 : "memory");
+}
+
+/* ---- products ---- */
+/* Where sixteen factors of vectors lie, in rows as kg_box_later writes them. Rows of
+ * factors: from `at`, which is 32 bytes further for each sixteen; eight vectors from the
+ * next eight are `eight` bytes. Rows of vectors (columns): 64 vectors from the next 64
+ * are `block` bytes, eight factors from the next eight `eight`. */
+struct kg_factors_at {
+    uint64_t bits;
+};
+static __device__ inline struct kg_factors_at kg_factors_at(const void *at, int block,
+                                                            int eight)
+{
+    return {(uint64_t)(kg_shared_address(at) >> 4 & 0x3fff) |
+            (uint64_t)(block >> 4) << 16 | (uint64_t)(eight >> 4) << 32 |
+            (uint64_t)1 << 62};
+}
+
+/* Before the first product after its sums were touched; by four whole warps, as all. */
+static __device__ inline void kg_products_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+/* Ends a group of products. */
+static __device__ inline void kg_products_end(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+/* Waits for all groups but the last N. */
+template <int N> static __device__ inline void kg_products_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
+}
+
+#define KG_8(d, i)                                                                       \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),          \
+        "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define KG_32(d, i) KG_8(d, i), KG_8(d, i + 8), KG_8(d, i + 16), KG_8(d, i + 24)
+#define KG_0_31                                                                          \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
+    "%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define KG_32_63                                                                         \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"  \
+    "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define KG_64_95                                                                         \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"  \
+    "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define KG_96_127                                                                        \
+    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112," \
+    "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define KG_WGMMA(n, sums, a, b, one, a_columns, b_columns)                               \
+    "{\n.reg .pred adds;\nsetp.ne.b32 adds, " one ", 0;\n"                               \
+    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" sums "}, " a ", " b      \
+    ", adds, 1, 1, " a_columns ", " b_columns ";\n}"
+#define KG_OPERANDS(a, b, a_columns, b_columns)                                          \
+    "l"(a.bits), "l"(b.bits), "r"(1), "n"(a_columns), "n"(b_columns)
+
+/* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps: warp w has rows 16 w to 16 w + 15
+ * as kg_mma lays out d, d[4 j] being its columns 8 j and following. */
+template <int N, bool A_COLUMNS, bool B_COLUMNS>
+static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
+                                                struct kg_factors_at b)
+{
+    static_assert(N == 128 || N == 192 || N == 256, "columns of a product");
+    if constexpr (N == 128)
+        asm volatile(KG_WGMMA("128", KG_0_31 KG_32_63, "%64", "%65", "%66", "%67", "%68")
+                     : KG_32(d, 0), KG_32(d, 32)
+                     : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
+    else if constexpr (N == 192)
+        asm volatile(
+            KG_WGMMA("192", KG_0_31 KG_32_63 KG_64_95, "%96", "%97", "%98", "%99", "%100")
+            : KG_32(d, 0), KG_32(d, 32), KG_32(d, 64)
+            : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
+    else
+        asm volatile(KG_WGMMA("256", KG_0_31 KG_32_63 KG_64_95 KG_96_127, "%128", "%129",
+                              "%130", "%131", "%132")
+                     : KG_32(d, 0), KG_32(d, 32), KG_32(d, 64), KG_32(d, 96)
+                     : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
+}
+
+/* Registers of a thread of these four warps from here on. */
+template <int N> static __device__ inline void kg_registers_fewer(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N));
+}
+template <int N> static __device__ inline void kg_registers_more(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N));
+}
+#endif
+
+#endif

@@ -1,0 +1,384 @@
+/* Products of bf16 by the instruction of four warps that Hopper (9.0) has, wgmma: the
+ * chains of product_mma.cu, for large products.
+ *
+ * A block stays on its multiprocessor and makes tiles of 128 x COLS one after another.
+ * One thread brings both sides of a tile by boxes (TMA), 64 factors at a time, into one
+ * of STAGES places of shared memory, and goes on with the next tile while the last one is
+ * stored. Two times four warps have 64 rows each; a place is free when each of their
+ * warps has waited for the products that read it. Between them stand two barriers a
+ * place: full (its bytes are there) and empty (eight warps are done). What is beyond a
+ * matrix arrives as zeros.
+ *
+ * Whether an instruction of sixteen factors adds as that of product_mma.cu does is a
+ * device's own, and no manual says it: product_own.cu tries it, and product_blas.cu
+ * against a plan of cuBLASLt. Where a bit differs, nothing here is used.
+ *
+ * Boxes, not copies of sixteen bytes: one thread asks for 48 KB by two to six
+ * instructions, addresses and zeros beyond the end cost nothing, and the barrier counts
+ * the bytes. A box's matrix is described by the driver, on the host and per launch, 128
+ * bytes that a kernel takes by value and a recorded graph keeps.
+ *
+ * Unmeasured; by counts, for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
+ * TFLOP/s). 64 x 256 x 16 takes 128 clocks, and reads 2 + 8 KB of shared memory, 80; 64 x
+ * 128 x 16 64, and 48. 128 x 256 makes 85 flops of a byte brought, so 600 TFLOP/s want 7
+ * TB/s of L2; 128 x 192 makes 77, 128 x 128 64. Expected 550 to 650 for 4,096 rows and
+ * more by 256 columns, 480 to 560 for sums over tokens by 192, 400 to 460 by 128.
+ */
+#include "tensor/cuda/hopper.h"
+#include "tensor/cuda/twos_internal.h"
+
+/* ---- tiles ---- */
+enum { ROWS = 128, DEPTH = KG_BOX, HALF = ROWS / 2, THREADS = 3 * KG_FOUR_WARPS };
+enum { LINE = 2 * KG_BOX /* bytes of a row of a box */, EIGHT = 8 * LINE };
+enum { BOX_BYTES = KG_BOX * LINE /* of 64 rows */, WARPS = 8 /* that compute */ };
+enum { CHUNK = KG_PRODUCT_CHUNK / DEPTH };
+
+template <int COLS_, bool A_COLUMNS_, bool B_COLUMNS_> struct tile {
+    enum {
+        COLS = COLS_,
+        A_COLUMNS = A_COLUMNS_, /* sums over tokens */
+        B_COLUMNS = B_COLUMNS_,
+        A_BYTES = ROWS * LINE,
+        BYTES = A_BYTES + COLS * LINE, /* of a place */
+        STAGES = (200 << 10) / BYTES,
+        ASKED = KG_BOX_ALIGN + STAGES * (BYTES + 2 * (int)sizeof(struct kg_barrier)),
+        SUMS = COLS / 2 /* of a thread */
+    };
+    static_assert((int)ASKED <= (int)KG_HOPPER_MOST, "shared memory");
+};
+
+/* Tiles of c, and how they are shared out: of GROUP rows of tiles the first column, then
+ * the next, so that blocks at a time read the same vectors. */
+struct work {
+    int down, along, blocks, steps;
+
+    __device__ void find(int *row, int *col, int tile) const
+    {
+        enum { GROUP = 16 };
+        const int group = tile / (GROUP * along), first = group * GROUP;
+        const int height = down - first < GROUP ? down - first : GROUP;
+        const int within = tile - first * along;
+
+        *row = first + within % height;
+        *col = within / height;
+    }
+};
+
+/* ---- places ---- */
+template <class T> struct places {
+    char *at;                        /* of the first */
+    struct kg_barrier *full, *empty; /* (STAGES) */
+};
+
+template <class T> static __device__ struct places<T> places_of(char *asked) {
+    char *at = (char *)(((uintptr_t)asked + KG_BOX_ALIGN - 1) / KG_BOX_ALIGN *
+                        KG_BOX_ALIGN);
+    struct kg_barrier *b = (struct kg_barrier *)(at + T::STAGES * T::BYTES);
+
+    return {at, b, b + T::STAGES};
+}
+
+/* Where a thread is: the place, and how often all of them were gone through. A barrier
+ * that does not end within some seconds is left, and then no other is waited for: a
+ * kernel that is wrong about a device ends, and gives NaN. */
+struct turn {
+    int place, parity, tries;
+
+    __device__ void await(struct kg_barrier *b, int phase)
+    {
+        if (!kg_barrier_wait(b, phase, tries))
+            tries = 0;
+    }
+};
+enum { TRIES = 1 << 20 };
+
+template <class T> static __device__ void go_on(struct turn *t)
+{
+    if (++t->place == T::STAGES) {
+        t->place = 0;
+        t->parity ^= 1;
+    }
+}
+
+/* ---- the thread that brings ---- */
+template <bool COLUMNS, int VECTORS>
+static __device__ void bring(char *to, const struct kg_boxes *from, int vector, int k,
+                             struct kg_barrier *full)
+{
+    if (!COLUMNS)
+        kg_box_later(to, from, vector, k, full);
+    for (int v = 0; COLUMNS && v < VECTORS; v += KG_BOX)
+        kg_box_later(to + v / KG_BOX * BOX_BYTES, from, k, vector + v, full);
+}
+
+template <class T>
+static __device__ void bring_all(const struct places<T> &p, const struct work &w,
+                                 const struct kg_boxes *a, const struct kg_boxes *b)
+{
+    struct turn t = {0, 0, TRIES};
+    int row, col;
+
+    for (int tile = (int)blockIdx.x; tile < w.down * w.along; tile += w.blocks) {
+        w.find(&row, &col, tile);
+        for (int step = 0; step < w.steps; step++, go_on<T>(&t)) {
+            char *to = p.at + t.place * T::BYTES;
+
+            t.await(&p.empty[t.place], t.parity ^ 1);
+            kg_barrier_expect(&p.full[t.place], T::BYTES);
+            bring<T::A_COLUMNS, ROWS>(to, a, row * ROWS, step * DEPTH, &p.full[t.place]);
+            bring<T::B_COLUMNS, T::COLS>(to + T::A_BYTES, b, col * T::COLS, step * DEPTH,
+                                         &p.full[t.place]);
+        }
+    }
+}
+
+/* ---- the warps that compute ---- */
+/* Sixteen factors k of vectors from a multiple of 64 on. */
+template <bool COLUMNS>
+static __device__ struct kg_factors_at factors(const char *side, int k)
+{
+    return kg_factors_at(side + k * (COLUMNS ? 2 * EIGHT : 32), BOX_BYTES, EIGHT);
+}
+
+/* chain += the next n places */
+template <class T>
+static __device__ void multiply(float chain[T::SUMS], const struct places<T> &p,
+                                struct turn *t, int half, int n)
+{
+    const bool tells = threadIdx.x % KG_WARP == 0;
+    int before = -1; /* the place whose products may still be read */
+
+    for (int step = 0; step < n; step++, go_on<T>(t)) {
+        const char *a = p.at + t->place * T::BYTES + half * HALF * LINE;
+        const char *b = p.at + t->place * T::BYTES + T::A_BYTES;
+
+        t->await(&p.full[t->place], t->parity);
+        __syncwarp();
+        kg_products_begin();
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; k++)
+            kg_multiply_later<T::COLS, T::A_COLUMNS, T::B_COLUMNS>(
+                chain, factors<T::A_COLUMNS>(a, k), factors<T::B_COLUMNS>(b, k));
+        kg_products_end();
+        kg_products_wait<1>();
+        if (tells && before >= 0)
+            kg_barrier_arrive(&p.empty[before]);
+        before = t->place;
+    }
+    kg_products_wait<0>();
+    if (tells && before >= 0)
+        kg_barrier_arrive(&p.empty[before]);
+}
+
+/* Where a thread's sums are: [4 j + e] is row `row` + e / 2 * 8, column `col` + 8 j + e %
+ * 2. */
+struct place {
+    int64_t row, col;
+    bool twos;
+    bool whole; /* all are within c, as twos */
+};
+
+/* Of what is whole without a question for each; what is added to is fp32. */
+template <bool WHOLE>
+static __device__ struct kg_cuda_two get(const struct kg_mat &c, int64_t r, int64_t v,
+                                         bool twos)
+{
+    return WHOLE ? *(const struct kg_cuda_two *)(kg_cuda_f32(c, r) + v)
+                 : kg_cuda_two_get(c, r, v, twos);
+}
+template <bool WHOLE>
+static __device__ void set(const struct kg_mat &c, int64_t r, int64_t v, bool twos,
+                           struct kg_cuda_two x)
+{
+    if (!WHOLE)
+        kg_cuda_two_set(c, r, v, twos, x);
+    else if (c.dtype == KG_F32)
+        *(struct kg_cuda_two *)(kg_cuda_f32(c, r) + v) = x;
+    else
+        *(uint32_t *)(kg_cuda_bf16(c, r) + v) = kg_pair(x.x, x.y);
+}
+
+/* s <- c */
+template <class T, bool WHOLE>
+static __device__ void load(float s[T::SUMS], const struct kg_mat &c, struct place p)
+{
+#pragma unroll
+    for (int i = 0; i < T::SUMS; i += 2) {
+        const struct kg_cuda_two old = get<WHOLE>(c, p.row + i / 2 % 2 * 8,
+                                                  p.col + i / 4 * 8, p.twos);
+
+        s[i] = old.x;
+        s[i + 1] = old.y;
+    }
+}
+
+/* c (=|+=) s */
+template <class T, bool WHOLE>
+static __device__ void store(const struct kg_mat &c, struct place p, bool add,
+                             const float s[T::SUMS])
+{
+#pragma unroll
+    for (int i = 0; i < T::SUMS; i += 2) {
+        const int64_t r = p.row + i / 2 % 2 * 8, v = p.col + i / 4 * 8;
+        struct kg_cuda_two x = {s[i], s[i + 1]};
+
+        if (add) {
+            const struct kg_cuda_two old = get<WHOLE>(c, r, v, p.twos);
+
+            x = {old.x + x.x, old.y + x.y};
+        }
+        set<WHOLE>(c, r, v, p.twos, x);
+    }
+}
+
+/* A tile's half: one chain, or a chain a chunk. */
+template <class T>
+static __device__ void make(const struct kg_mat &c, bool add, const struct places<T> &p,
+                            struct turn *t, int half, int steps, struct place at)
+{
+    float chain[T::SUMS], sum[T::A_COLUMNS ? T::SUMS : 1];
+
+    for (int step = 0; step < steps; step += T::A_COLUMNS ? CHUNK : steps) {
+        const int left = steps - step;
+        const bool first = step == 0;
+
+#pragma unroll
+        for (int i = 0; i < T::SUMS; i++)
+            chain[i] = 0.0f;
+        multiply<T>(chain, p, t, half, T::A_COLUMNS && left > CHUNK ? CHUNK : left);
+        if (t->tries == 0)
+            chain[0] = chain[1] = chain[2] = chain[3] = NAN;
+        if constexpr (T::A_COLUMNS) {
+            if (first && add && at.whole)
+                load<T, true>(sum, c, at);
+            else if (first && add)
+                load<T, false>(sum, c, at);
+#pragma unroll
+            for (int i = 0; i < T::SUMS; i++)
+                sum[i] = first && !add ? chain[i] : sum[i] + chain[i];
+        }
+    }
+    const float *made = T::A_COLUMNS ? sum : chain;
+
+    if (at.whole)
+        store<T, true>(c, at, !T::A_COLUMNS && add, made);
+    else
+        store<T, false>(c, at, !T::A_COLUMNS && add, made);
+}
+
+template <class T>
+static __device__ void make_all(const struct kg_mat &c, bool add,
+                                const struct places<T> &p, const struct work &w)
+{
+    const int lane = (int)threadIdx.x % KG_WARP, warp = (int)threadIdx.x / KG_WARP % 4;
+    const int half = (int)threadIdx.x / KG_FOUR_WARPS - 1;
+    const bool twos = kg_cuda_in_twos(c);
+    struct turn t = {0, 0, TRIES};
+    int row, col;
+
+    for (int tile = (int)blockIdx.x; tile < w.down * w.along; tile += w.blocks) {
+        w.find(&row, &col, tile);
+        const int64_t top = (int64_t)row * ROWS + half * HALF,
+                      left = (int64_t)col * T::COLS;
+
+        make<T>(c, add, p, &t, half, w.steps,
+                {top + warp * 16 + lane / 4, left + lane % 4 * 2, twos,
+                 twos && top + HALF <= c.rows && left + T::COLS <= c.cols});
+    }
+}
+
+/* The first four warps bring, by one thread, and give their registers to the others. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS, 1)
+    product(struct kg_mat c, bool add, const __grid_constant__ struct kg_boxes a,
+            const __grid_constant__ struct kg_boxes b, struct work w)
+{
+    if constexpr (KG_HOPPER) {
+        KG_SHARED_ASKED(char, asked);
+        const struct places<T> p = places_of<T>(asked);
+
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < T::STAGES; i++) {
+                kg_barrier_init(&p.full[i], 1);
+                kg_barrier_init(&p.empty[i], WARPS);
+            }
+            kg_barriers_end();
+        }
+        __syncthreads();
+        if (threadIdx.x < KG_FOUR_WARPS) {
+            kg_registers_fewer<40>();
+            if (threadIdx.x == 0)
+                bring_all<T>(p, w, &a, &b);
+        } else {
+            kg_registers_more<232>();
+            make_all<T>(c, add, p, w);
+        }
+    }
+}
+
+/* ---- which tile ---- */
+struct choice {
+    int cols;
+    bool (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b);
+};
+
+template <int COLS, bool A_COLUMNS, bool B_COLUMNS>
+static bool launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+{
+    typedef tile<COLS, A_COLUMNS, B_COLUMNS> T;
+    const int64_t k = A_COLUMNS ? a.rows : a.cols;
+    const int64_t down = kg_cuda_pieces(c.rows, ROWS),
+                  along = kg_cuda_pieces(c.cols, COLS);
+    const int64_t blocks = kg_cuda_min(down * along, kg_dev_hoppers());
+    const struct work w = {(int)down, (int)along, (int)blocks,
+                           (int)kg_cuda_pieces(k, DEPTH)};
+    struct kg_boxes left, right;
+
+    if (down * along > INT32_MAX / 2 ||
+        !kg_dev_boxes(&left, a, A_COLUMNS ? DEPTH : ROWS) ||
+        !kg_dev_boxes(&right, b, B_COLUMNS ? DEPTH : COLS))
+        return false;
+    KG_LAUNCH_HOPPER(T::ASKED, product<T>, kg_grid(blocks, 1), THREADS, c, add, left,
+                     right, w);
+    return true;
+}
+
+enum { WIDTHS = KG_WGMMA_WIDTHS };
+static const struct choice choices[3][WIDTHS] = {
+    {{256, launch<256, false, false>}, {128, launch<128, false, false>}},
+    {{256, launch<256, false, true>}, {128, launch<128, false, true>}},
+    /* two sums of each element */
+    {{192, launch<192, true, true>}, {128, launch<128, true, true>}},
+};
+
+/* The one that takes the least time, of which the left side is as much for any. */
+static const struct choice *choose(const struct choice list[WIDTHS], struct kg_mat c)
+{
+    enum { LEFT = 32 };
+    const struct choice *best = NULL;
+    int64_t least = 0;
+
+    for (int i = 0; i < WIDTHS; i++) {
+        const int64_t tiles = kg_cuda_pieces(c.rows, ROWS) *
+                              kg_cuda_pieces(c.cols, list[i].cols);
+        const int64_t time = kg_cuda_pieces(tiles, kg_dev_hoppers()) *
+                             (list[i].cols + LEFT);
+
+        if (!best || time < least) {
+            best = &list[i];
+            least = time;
+        }
+    }
+    return best;
+}
+
+bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                           enum kg_matmul_kind kind, bool accumulate, int width)
+{
+    const int64_t k = kind == KG_MATMUL_TN ? a.rows : a.cols;
+
+    if (kg_dev_hoppers() == 0 || k == 0)
+        return false;
+    return (width < 0 ? choose(choices[kind], c) : &choices[kind][width])
+        ->launch(c, accumulate, a, b);
+}

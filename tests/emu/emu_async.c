@@ -1,0 +1,360 @@
+/* What a thread of a device asks for and does not wait for at once: copies to shared
+ * memory, boxes of matrices, and products of four warps (dev.h, hopper.h).
+ *
+ * All is done as late as it may: where a thread waits for it. Until then its destination
+ * has bytes of 0xff, which are NaN, and what it reads must stay. So a read before the
+ * wait, or a place that is given away too early, shows in the results.
+ */
+#include "emu/emu_internal.h"
+
+#include "base/simd.h"
+#include "tensor/cuda/boxes.h"
+
+#include <string.h>
+
+enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
+enum { BARRIERS = 64, BOXES = 64, BOX_BYTES = 128, ATOM = 1024 };
+enum { PRODUCTS = 32, SUMS = 128, FACTORS = 16 };
+
+static unsigned n_threads;
+
+static unsigned here(void) { return kg_emu_thread.x; }
+
+/* ---- copies ---- */
+/* What a thread has asked for and not waited for. */
+static struct copies {
+    struct copy {
+        void *to;
+        const void *from;
+        int bytes;
+    } list[COPIES];
+    int n, groups;
+    int ends[GROUPS]; /* copies of group g and of those before it */
+} copies[KG_EMU_THREADS];
+
+void kg_emu_copy(void *to, const void *from, int bytes, int line)
+{
+    struct copies *c = &copies[here()];
+
+    if (((uintptr_t)to | (uintptr_t)from) % COPY_BYTES)
+        kg_emu_blame("a copy at line %d begins at no multiple of %d", line,
+                     (int)COPY_BYTES);
+    if (bytes < 0 || bytes > COPY_BYTES || c->n == COPIES)
+        kg_emu_blame("copy %d at line %d, of %d bytes: expected %d at most, of %d", c->n,
+                     line, bytes, (int)COPIES, (int)COPY_BYTES);
+    memset(to, 0xff, COPY_BYTES);
+    c->list[c->n++] = (struct copy){to, from, bytes};
+}
+
+void kg_emu_copies_end(void)
+{
+    struct copies *c = &copies[here()];
+
+    if (c->groups == GROUPS)
+        kg_emu_blame("more than %d groups of copies", (int)GROUPS);
+    c->ends[c->groups++] = c->n;
+}
+
+void kg_emu_copies_wait(int n)
+{
+    struct copies *c = &copies[here()];
+    const int over = c->groups - n; /* groups */
+    const int end = over > 0 ? c->ends[over - 1] : 0;
+
+    for (int i = 0; i < end; i++) {
+        const struct copy *one = &c->list[i];
+
+        memset(one->to, 0, COPY_BYTES);
+        memcpy(one->to, one->from, (size_t)one->bytes);
+    }
+    if (over <= 0)
+        return;
+    c->n -= end;
+    c->groups = n;
+    memmove(c->list, c->list + end, (size_t)c->n * sizeof *c->list);
+    for (int g = 0; g < n; g++)
+        c->ends[g] = c->ends[g + over] - end;
+}
+
+/* ---- barriers ---- */
+/* A box on its way to shared memory. */
+struct box {
+    char *to;
+    struct kg_emu_matrix from;
+    int64_t row, col;
+};
+
+static struct barrier {
+    const void *at;
+    int expected, arrived;
+    int64_t bytes; /* that belong to the phase, less those on their way */
+    unsigned phase;
+    struct box boxes[BOXES];
+    int n_boxes;
+} barriers[BARRIERS];
+static int n_barriers;
+static const struct barrier *awaited[KG_EMU_THREADS]; /* by threads that sleep */
+
+static struct barrier *barrier_at(const void *at, int line)
+{
+    for (int i = 0; i < n_barriers; i++)
+        if (barriers[i].at == at)
+            return &barriers[i];
+    kg_emu_blame("what is at line %d is no barrier", line);
+}
+
+void kg_emu_barrier_init(const void *at, int expected)
+{
+    if (n_barriers == BARRIERS)
+        kg_emu_blame("more than %d barriers in shared memory", (int)BARRIERS);
+    barriers[n_barriers++] = (struct barrier){.at = at, .expected = expected};
+}
+
+/* Where byte `at` of shared memory is: sixteen bytes change places within each 1,024. */
+static char *placed(char *at)
+{
+    return (char *)((uintptr_t)at ^ ((uintptr_t)at / 128 % 8) * 16);
+}
+
+static int64_t box_bytes(const struct box *b)
+{
+    return (int64_t)b->from.rows_of_box * 128;
+}
+
+static void deliver(const struct box *b)
+{
+    for (int r = 0; r < b->from.rows_of_box; r++)
+        for (int c = 0; c < BOX_BYTES / 2; c++) {
+            const int64_t row = b->row + r, col = b->col + c;
+            const bool inside = row < b->from.rows && col < b->from.cols;
+            const uint16_t x = inside ? b->from.data[row * b->from.stride + col] : 0;
+
+            memcpy(placed(b->to + r * BOX_BYTES + 2 * c), &x, sizeof x);
+        }
+}
+
+static bool is_awaited(const struct barrier *b)
+{
+    unsigned t = 0;
+
+    while (t < n_threads && awaited[t] != b)
+        t++;
+    return t < n_threads;
+}
+
+/* Once all have arrived its boxes come, but not before somebody waits for them; who waits
+ * goes on. */
+static void end_phase(struct barrier *b)
+{
+    if (b->arrived < b->expected || b->bytes != 0 || (b->n_boxes > 0 && !is_awaited(b)))
+        return;
+    for (int i = 0; i < b->n_boxes; i++)
+        deliver(&b->boxes[i]);
+    b->arrived = b->n_boxes = 0;
+    b->phase++;
+    for (unsigned t = 0; t < n_threads; t++)
+        if (awaited[t] == b) {
+            awaited[t] = NULL;
+            kg_emu_wake(t);
+        }
+}
+
+void kg_emu_barrier_arrive(const void *at, int bytes, int line)
+{
+    struct barrier *b = barrier_at(at, line);
+
+    if (b->arrived == b->expected)
+        kg_emu_blame("more than %d arrivals at a barrier at line %d", b->expected, line);
+    b->bytes += bytes;
+    b->arrived++;
+    end_phase(b);
+}
+
+void kg_emu_barrier_wait(const void *at, int parity, int line)
+{
+    struct barrier *b = barrier_at(at, line);
+
+    while ((int)(b->phase % 2) == parity) {
+        awaited[here()] = b;
+        end_phase(b);
+        if (awaited[here()])
+            kg_emu_sleep(line);
+    }
+}
+
+void kg_emu_box(char *to, const struct kg_emu_matrix *from, int64_t row, int64_t col,
+                const void *at, int line)
+{
+    struct barrier *b = barrier_at(at, line);
+    const struct box box = {to, *from, row, col};
+
+    if ((uintptr_t)to % ATOM || b->n_boxes == BOXES || row < 0 || col < 0)
+        kg_emu_blame("box %d at line %d, at (%lld, %lld): expected at most %d, to a "
+                     "multiple of %d",
+                     b->n_boxes, line, (long long)row, (long long)col, (int)BOXES,
+                     (int)ATOM);
+    memset(to, 0xff, (size_t)box_bytes(&box));
+    b->boxes[b->n_boxes++] = box;
+    b->bytes -= box_bytes(&box);
+    end_phase(b);
+}
+
+/* ---- products of four warps ---- */
+static struct products {
+    struct product {
+        int cols; /* of d */
+        struct kg_emu_factors a, b;
+    } list[PRODUCTS];
+    int n, groups;
+    int ends[GROUPS];
+    float *d; /* the thread's; NaN until it has waited for all */
+    float sums[SUMS];
+    bool begun;
+} products[KG_EMU_THREADS];
+
+static float factor(const struct kg_emu_factors *f, int v, int k)
+{
+    const char *at = f->at;
+    uint16_t x;
+
+    at += f->columns ? v / 64 * f->block + k / 8 * f->eight + k % 8 * 128 + v % 64 * 2
+                     : v / 8 * f->eight + v % 8 * 128 + k * 2;
+    memcpy(&x, placed((char *)(uintptr_t)at), sizeof x);
+    return kg_bf16_to_f32(x);
+}
+
+static int64_t made;
+int64_t kg_emu_products(void) { return made; }
+
+/* The thread's part: as kg_mma lays it out, of the rows of its warp. Sixteen are added at
+ * once, in double, as kg_emu_multiply does it. */
+static void multiply(float *sums, const struct product *p)
+{
+    const int lane = (int)(here() % KG_EMU_WARP), warp = (int)(here() / KG_EMU_WARP % 4);
+    double a[2][FACTORS], d[2][SUMS / 2];
+
+    made++;
+    for (int i = 0; i < p->cols / 2; i++)
+        d[i / 2 % 2][i / 4 * 2 + i % 2] = (double)sums[i];
+    for (int k = 0; k < FACTORS; k++)
+        for (int h = 0; h < 2; h++)
+            a[h][k] = (double)factor(&p->a, warp * 16 + lane / 4 + h * 8, k);
+    for (int k = 0; k < FACTORS; k++)
+        for (int j = 0; j < p->cols / 4; j++) {
+            const double b = (double)factor(&p->b, j / 2 * 8 + lane % 4 * 2 + j % 2, k);
+
+            d[0][j] += a[0][k] * b;
+            d[1][j] += a[1][k] * b;
+        }
+    for (int i = 0; i < p->cols / 2; i++)
+        sums[i] = (float)d[i / 2 % 2][i / 4 * 2 + i % 2];
+}
+
+void kg_emu_products_begin(void) { products[here()].begun = true; }
+
+void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
+                    int line)
+{
+    struct products *p = &products[here()];
+    const size_t bytes = (size_t)cols / 2 * sizeof *d;
+
+    if (!p->begun)
+        kg_emu_blame("the product at line %d is not begun", line);
+    if (p->n == PRODUCTS || (p->n > 0 && p->d != d))
+        kg_emu_blame("product %d at line %d: expected at most %d, of the same sums", p->n,
+                     line, (int)PRODUCTS);
+    if (p->n == 0) {
+        p->d = d;
+        memcpy(p->sums, d, bytes);
+        memset(d, 0xff, bytes);
+    }
+    p->list[p->n++] = (struct product){cols, a, b};
+}
+
+void kg_emu_products_end(void)
+{
+    struct products *p = &products[here()];
+
+    if (p->groups == GROUPS)
+        kg_emu_blame("more than %d groups of products", (int)GROUPS);
+    p->ends[p->groups++] = p->n;
+}
+
+/* They are done: the sums are the thread's again, which must not have written them. */
+static void give_sums(struct products *p, int cols, int line)
+{
+    const unsigned char *byte = (const unsigned char *)p->d;
+
+    for (size_t i = 0; i < (size_t)cols / 2 * sizeof *p->d; i++)
+        if (byte[i] != 0xff)
+            kg_emu_blame("sums were written before the wait at line %d", line);
+    memcpy(p->d, p->sums, (size_t)cols / 2 * sizeof *p->d);
+    p->begun = false;
+}
+
+void kg_emu_products_wait(int n, int line)
+{
+    struct products *p = &products[here()];
+    const int over = p->groups - n, end = over > 0 ? p->ends[over - 1] : 0;
+
+    for (int i = 0; i < end; i++)
+        multiply(p->sums, &p->list[i]);
+    if (end > 0 && end == p->n)
+        give_sums(p, p->list[0].cols, line);
+    if (over <= 0)
+        return;
+    p->n -= end;
+    p->groups = n;
+    memmove(p->list, p->list + end, (size_t)p->n * sizeof *p->list);
+    for (int g = 0; g < n; g++)
+        p->ends[g] = p->ends[g + over] - end;
+}
+
+/* ---- blocks ---- */
+void kg_emu_async_begin(unsigned threads)
+{
+    n_threads = threads;
+    n_barriers = 0;
+    for (unsigned t = 0; t < threads; t++) {
+        copies[t].n = copies[t].groups = 0;
+        products[t].n = products[t].groups = 0;
+        products[t].begun = false;
+        awaited[t] = NULL;
+    }
+}
+
+void kg_emu_async_end(unsigned thread)
+{
+    if (copies[thread].n > 0)
+        kg_emu_blame("thread %u ends before %d copies that it began", thread,
+                     copies[thread].n);
+    if (products[thread].n > 0)
+        kg_emu_blame("thread %u ends before %d products that it began", thread,
+                     products[thread].n);
+}
+
+int kg_emu_boxes_left(void)
+{
+    int n = 0;
+
+    for (int i = 0; i < n_barriers; i++)
+        n += barriers[i].n_boxes;
+    return n;
+}
+
+/* ---- the device ---- */
+static int multiprocessors = 3;
+
+void kg_emu_hoppers(int n) { multiprocessors = n; }
+int kg_dev_hoppers(void) { return multiprocessors; }
+
+bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
+{
+    const struct kg_emu_matrix from = {m.data, m.rows, m.cols, m.stride, rows};
+
+    if (((uintptr_t)m.data | (uintptr_t)m.stride * sizeof *from.data) % COPY_BYTES)
+        return false;
+    memset(boxes, 0, sizeof *boxes);
+    memcpy(boxes, &from, sizeof from);
+    return true;
+}
