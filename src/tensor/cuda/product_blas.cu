@@ -6,7 +6,7 @@
  * type of C, added to or not) one plan is the reference: of the first four that are
  * offered for 4,096 rows, the one whose bits most plans for few rows give, a rule without
  * timing. What it gives defines the bits. Few rows are made by whichever plan is fastest
- * of those that give the same bits, kedge's own kernel among them, and nothing about that
+ * of those that give the same bits, kedge's own kernels among them, and nothing about that
  * is believed: a plan is tried at the very number of rows that it is to be used for, on
  * data whose sums cancel. Where none passes, rows of zeros are added up to a number where
  * one does. Time thus chooses speed, never bits, and what was tried before or after
@@ -40,15 +40,17 @@ enum {
     BUCKETS = 5,
     REFERENCES = 4,
     OFFERED = 16,
-    CHOICES = OFFERED + 2 /* own, the reference */
+    CHOICES = OFFERED + 3 /* two own, the reference */
 };
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 enum { OWN_ROWS = 128, YES = 1, NO };
+enum { WGMMA_MORE = 64 /* rows than this, as its tiles have 128 */ };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
-/* Stands for kedge's kernel among plans of the library; it makes any number of rows. */
+/* Stand for kedge's kernels among plans of the library; they make any number of rows. */
 static const struct kg_lt_plan own = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
                                        UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+static const struct kg_lt_plan wgmma = {{UINT64_MAX}};
 
 /* Plans of the bits, the fastest first. */
 struct bucket {
@@ -253,6 +255,10 @@ static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
 static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
                           struct kg_mat b, const struct pinned *p, struct kg_err *err)
 {
+    if (memcmp(plan, &wgmma, sizeof wgmma) == 0)
+        return kg_cuda_product_wgmma(c, a, b, p->kind, p->accumulate, -1)
+                   ? KG_OK
+                   : kg_fail(err, KG_EUNSUPPORTED, "no wgmma here");
     if (memcmp(plan, &own, sizeof own) != 0)
         return kg_blas_run(plan, c, a, b, p->kind, p->accumulate, err);
     kg_cuda_product_mma(c, a, b, p->kind, p->accumulate);
@@ -357,6 +363,8 @@ static kg_status list_choices(struct kg_lt_plan plans[CHOICES], int *n,
     KG_TRY(offer(plans, n, OFFERED, p, m, err));
     if (reference && !is_among(plans, *n, reference))
         plans[(*n)++] = *reference;
+    if (m > WGMMA_MORE)
+        plans[(*n)++] = wgmma;
     plans[(*n)++] = own;
     return KG_OK;
 }
