@@ -1,0 +1,104 @@
+/* How fast products of bf16 are on a device, each kind at the shapes of 0.5B and 7B
+ * layers: a line each, for tools/gpu-check. Elsewhere small ones run. */
+#include "tensor/matrix_testing.h"
+
+#include "base/clock.h"
+
+static struct kg_err err;
+
+struct shape {
+    int64_t rows, n, k; /* of x (rows, k); W (n, k) */
+};
+
+/* Numbers of many bits, as a device computes zeros faster. */
+static struct kg_mat numbers(int64_t rows, int64_t cols)
+{
+    struct kg_mat m = matrix(KG_BF16, rows, cols);
+    uint16_t *x = m.data;
+    uint32_t state = 1;
+
+    for (int64_t i = 0; i < rows * cols; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = (uint16_t)((state >> 16 & 0x83ffu) + (119u << 7));
+    }
+    return m;
+}
+
+struct some {
+    struct kg_mat c, a, b;
+    enum kg_matmul_kind kind;
+    int times;
+};
+
+static kg_status multiply(void *arg, struct kg_err *e)
+{
+    const struct some *s = arg;
+
+    for (int i = 0; i < s->times; i++)
+        KG_TRY(kg_op_matmul(backend(), s->c, s->a, s->b, s->kind, true, e));
+    return KG_OK;
+}
+
+/* Of one of them, as a record: the first call chooses plans, the second records. */
+static double seconds_of(struct some *s)
+{
+    static uint64_t key;
+    double before = 0;
+    float back;
+
+    key++;
+    for (int call = 0; call < 4; call++) {
+        before = kg_clock_seconds();
+        if (kg_op_replay(backend(), key, multiply, s, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(kg_buf_get(backend(), &back, s->c.data, sizeof back, &err),
+                         KG_OK);
+    }
+    return (kg_clock_seconds() - before) / s->times;
+}
+
+/* Of x, W and y of a layer the three products. */
+static void measure(struct shape s)
+{
+    static const char *const names[] = {"x W^T", "dy W", "dy^T x"};
+    const struct kg_mat x = numbers(s.rows, s.k), w = numbers(s.n, s.k);
+    const struct kg_mat y = numbers(s.rows, s.n);
+
+    for (int kind = KG_MATMUL_NT; kind <= KG_MATMUL_TN; kind++) {
+        const bool nt = kind == KG_MATMUL_NT, tn = kind == KG_MATMUL_TN;
+        struct some some = {matrix(KG_F32, tn ? s.n : s.rows, nt ? s.n : s.k), nt ? x : y,
+                            tn ? x : w, (enum kg_matmul_kind)kind, on_device() ? 20 : 1};
+        const double seconds = seconds_of(&some);
+
+        print_message("rate: %s, %lld rows, W %lld x %lld|%.4g\n", names[kind],
+                      (long long)s.rows, (long long)s.n, (long long)s.k,
+                      2e-12 * (double)(s.rows * s.n * s.k) / seconds);
+        buffer_free(some.c.data);
+    }
+    buffer_free(x.data);
+    buffer_free(w.data);
+    buffer_free(y.data);
+}
+
+static void products_are_timed(void **state)
+{
+    static const struct shape shapes[] = {
+        {8192, 896, 896},    {8192, 4864, 896},  {8192, 896, 4864},  {8192, 18944, 3584},
+        {8192, 3584, 18944}, {512, 18944, 3584}, {512, 3584, 18944}, {512, 4864, 896}};
+    const size_t n = on_device() ? sizeof shapes / sizeof *shapes : 1;
+    char text[256];
+
+    (void)state;
+    backend()->describe(text, sizeof text);
+    print_message("rates of: %s\n", text);
+    for (size_t i = 0; i < n; i++)
+        measure(on_device() ? shapes[i] : (struct shape){72, 136, 40});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_timed)};
+
+    setenv("KEDGE_TEST_PRODUCTS", "own", 0);
+    return RUN_EMULATED(tests, NULL, NULL);
+}
