@@ -18,7 +18,8 @@
  *                      too, and where it fails the rows are made 1,024 at a time
  *   sums over tokens   the plan first offered for a chunk of KG_PRODUCT_CHUNK, chunk by
  *                      chunk: rows and columns of C are the weight's, so nothing varies
- *                      but the last chunk's length
+ *                      but the last chunk's length; or, if it has those bits and is
+ *                      faster, an own kernel, which writes C once
  *
  * What was tried is a digest of each row, on the host. Trials run beside the products, so
  * the first product of a number of rows must not be within the capture of a graph. Their
@@ -33,6 +34,7 @@
 
 extern "C" {
 #include "base/mem.h"
+#include "tensor/cuda/boxes.h"
 #include "tensor/cuda/probe.h"
 }
 
@@ -66,6 +68,8 @@ struct pinned {
     enum kg_dtype dtype; /* of C */
     bool accumulate;
     struct kg_lt_plan reference;
+    const struct kg_lt_plan *tokens; /* TN: an own one, of all chunks; NULL: none */
+    bool tokens_known;
     uint64_t rows[DISTINCT];        /* digests; not of sums over tokens, as all below */
     struct bucket buckets[BUCKETS]; /* the last: the reference alone */
     /* by rows: 0 unknown, a plan of its bucket + 1, PADDED: none of them */
@@ -678,13 +682,11 @@ static kg_status run_rows(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return KG_OK;
 }
 
-/* A last chunk of a length that the plan does not make is an own product. */
-static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                            bool accumulate, struct kg_err *err)
+/* Chunk by chunk, by the reference. A last chunk of a length that the plan does not make
+ * is an own product. */
+static kg_status run_chunks(const struct pinned *p, struct kg_mat c, struct kg_mat a,
+                            struct kg_mat b, bool accumulate, struct kg_err *err)
 {
-    struct pinned *p;
-
-    KG_TRY(find(&p, c, c.rows, KG_MATMUL_TN, true, err));
     for (int64_t first = 0; first < a.rows; first += KG_PRODUCT_CHUNK) {
         const int64_t k = kg_cuda_min(a.rows - first, KG_PRODUCT_CHUNK);
         const struct kg_mat ak = kg_mat_rows(a, first, k), bk = kg_mat_rows(b, first, k);
@@ -702,6 +704,124 @@ static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
             KG_TRY(status);
     }
     return KG_OK;
+}
+
+/* ---- sums over tokens at once ---- */
+/* By an own kernel, or NULL: chunk by chunk. */
+static kg_status run_all(const struct kg_lt_plan *plan, const struct pinned *p,
+                         struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                         bool accumulate, struct kg_err *err)
+{
+    if (!plan)
+        return run_chunks(p, c, a, b, accumulate, err);
+    if (plan == &own)
+        kg_cuda_product_mma(c, a, b, KG_MATMUL_TN, accumulate);
+    else if (!kg_cuda_product_wgmma(c, a, b, KG_MATMUL_TN, accumulate, -1))
+        return run_chunks(p, c, a, b, accumulate, err); /* it is there no more */
+    return KG_OK;
+}
+
+/* Of two chunks. *fits: there is room for it, which is not made for this. */
+static kg_status begin_tokens(bool *fits, struct trial *t, const struct pinned *p,
+                              struct kg_err *err)
+{
+    const int64_t tokens = 2 * KG_PRODUCT_CHUNK;
+
+    *t = {p,
+          p->k,
+          shaped(KG_BF16, tokens, p->k),
+          shaped(KG_BF16, tokens, p->n),
+          shaped(p->dtype, p->k, p->n),
+          NULL,
+          NULL,
+          {},
+          0};
+    const uint64_t a = bytes_of(t->a), b = bytes_of(t->b), c = bytes_of(t->c);
+
+    *fits = a + b + c + (uint64_t)(t->m + 1) * sizeof *t->digests <= room.bytes;
+    if (!*fits)
+        return KG_OK;
+    t->a.data = room.memory;
+    t->b.data = room.memory + a;
+    t->c.data = room.memory + a + b;
+    t->digests = (uint64_t *)(room.memory + a + b + c);
+    KG_LAUNCH(draw_factors, kg_cuda_rows(tokens, p->k), KG_ROW_THREADS, t->a, 1, true,
+              true);
+    KG_LAUNCH(draw_factors, kg_cuda_rows(tokens, p->n), KG_ROW_THREADS, t->b, 1 << 20,
+              true, false);
+    return kg_dev_done("trial of a product", err);
+}
+
+/* *all <- of the digests of c's rows, as they lie, the digest */
+static kg_status judge_tokens(uint64_t *all, const struct trial *t,
+                              const struct kg_lt_plan *plan, bool add, struct kg_err *err)
+{
+    KG_LAUNCH(draw_sums, kg_cuda_rows(t->m, t->c.cols), KG_ROW_THREADS, t->c, !add);
+    KG_TRY(run_all(plan, t->of, t->c, t->a, t->b, add, err));
+    KG_LAUNCH(digest, kg_grid(t->m, 1), 32, t->digests, t->c);
+    KG_LAUNCH(digest, kg_grid(1, 1), 32, t->digests + t->m,
+              kg_mat(t->digests, KG_F32, 1, 2 * t->m));
+    kg_dev_get(all, t->digests + t->m, sizeof *all);
+    return kg_dev_done("trial of a product", err);
+}
+
+static kg_status run_timed_tokens(const void *arg, int i, struct kg_err *err)
+{
+    const struct timed *of = (const struct timed *)arg;
+    const struct trial *t = of->t;
+
+    (void)i;
+    return run_all(of->plan, t->of, t->c, t->a, t->b, true, err);
+}
+
+/* p->tokens <- the own kernel that is faster than chunk by chunk, with the same bits */
+static kg_status try_tokens(struct pinned *p, struct kg_err *err)
+{
+    const struct kg_lt_plan *const plans[] = {NULL, &wgmma, &own};
+    uint64_t want[2], got[2];
+    double best = 0, time;
+    struct trial t;
+    bool fits;
+
+    KG_TRY(begin_tokens(&fits, &t, p, err));
+    for (int i = 0; fits && i < 3; i++) {
+        const struct timed one = {&t, plans[i]};
+
+        if (plans[i] == &wgmma && kg_dev_hoppers() == 0)
+            continue;
+        for (int add = 0; add < 2; add++)
+            KG_TRY(judge_tokens(i == 0 ? &want[add] : &got[add], &t, plans[i], add, err));
+        if (i > 0 && memcmp(want, got, sizeof want) != 0)
+            continue;
+        KG_TRY(kg_blas_time(&time, run_timed_tokens, &one, err));
+        if (i > 0 && time >= best)
+            continue;
+        best = time;
+        p->tokens = plans[i];
+    }
+    return KG_OK;
+}
+
+/* Whole chunks by an own kernel, if there is one: of a shorter one the reference may have
+ * been none, and its bits were not tried. */
+static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                            bool accumulate, struct kg_err *err)
+{
+    struct pinned *p;
+
+    KG_TRY(find(&p, c, c.rows, KG_MATMUL_TN, true, err));
+    if (!p->tokens_known)
+        KG_TRY(try_tokens(p, err));
+    p->tokens_known = true;
+    const int64_t whole = a.rows / KG_PRODUCT_CHUNK * KG_PRODUCT_CHUNK;
+
+    if (p->tokens && whole > 0)
+        KG_TRY(run_all(p->tokens, p, c, kg_mat_rows(a, 0, whole),
+                       kg_mat_rows(b, 0, whole), accumulate, err));
+    const int64_t done = p->tokens ? whole : 0;
+
+    return run_chunks(p, c, kg_mat_rows(a, done, a.rows - done),
+                      kg_mat_rows(b, done, a.rows - done), accumulate || done > 0, err);
 }
 
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,

@@ -18,9 +18,10 @@ enum { ROWS = 136, COLS = 264 /* a tile and a bit */ };
 /* What the trial found, over all kernels. */
 static struct {
     bool done, left_out;
-    bool refused;             /* a kernel was not launched */
-    int64_t elements, others; /* compared; with other bits */
-    float apart;              /* at most */
+    bool refused;                   /* a kernel was not launched */
+    int others[3][KG_WGMMA_WIDTHS]; /* elements with other bits, of ROWS x COLS */
+    int all;                        /* of these */
+    float apart;                    /* at most */
 } found;
 
 /* ---- operands ---- */
@@ -121,9 +122,9 @@ static kg_status try_width(struct trial *t, enum kg_matmul_kind kind, int width,
     kg_dev_get(others, t->others, sizeof others);
     kg_dev_get(apart, t->apart, sizeof apart);
     KG_TRY(kg_dev_done("trial of own products", err));
-    found.elements += ROWS * COLS;
     for (int r = 0; r < ROWS; r++) {
-        found.others += others[r];
+        found.others[kind][width] += others[r];
+        found.all += others[r];
         found.apart = apart[r] > found.apart ? apart[r] : found.apart;
     }
     return KG_OK;
@@ -173,11 +174,15 @@ void kg_cuda_own_describe(char *text, size_t bytes)
         return;
     if (found.refused)
         snprintf(text, bytes, "; wgmma: not launched");
-    else if (found.others == 0)
+    else if (found.all == 0)
         snprintf(text, bytes, "; large ones by wgmma, with its bits");
     else
-        snprintf(text, bytes, "; not by wgmma: other bits of %lld in %lld, %.2g apart",
-                 (long long)found.others, (long long)found.elements, (double)found.apart);
+        snprintf(text, bytes,
+                 "; not by wgmma: other bits of NT %d %d, NN %d %d, TN %d %d in %d each, "
+                 "%.2g apart",
+                 found.others[0][0], found.others[0][1], found.others[1][0],
+                 found.others[1][1], found.others[2][0], found.others[2][1], ROWS * COLS,
+                 (double)found.apart);
 }
 
 /* ---- who makes them ---- */
@@ -193,8 +198,7 @@ static bool is_large(struct kg_mat c)
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate)
 {
-    const bool same = found.done && !found.left_out && !found.refused &&
-                      found.others == 0;
+    const bool same = found.done && !found.left_out && !found.refused && found.all == 0;
 
     if (!same || !is_large(c) || !kg_cuda_product_wgmma(c, a, b, kind, accumulate, -1))
         kg_cuda_product_mma(c, a, b, kind, accumulate);
