@@ -50,6 +50,10 @@ bool kg_emu_is_asked(void) KG_GUEST;
  * of other devices. */
 void kg_emu_hoppers(int n) KG_GUEST;
 
+/* Whether products of four warps add eight factors at once, with other bits than kg_mma:
+ * not at the start. */
+void kg_emu_eights(bool yes) KG_GUEST;
+
 /* A thread's parts of products of four warps, made so far. */
 int64_t kg_emu_products(void) KG_GUEST;
 

@@ -224,7 +224,10 @@ static float factor(const struct kg_emu_factors *f, int v, int k)
 }
 
 static int64_t made;
+static bool eights;
+
 int64_t kg_emu_products(void) { return made; }
+void kg_emu_eights(bool yes) { eights = yes; }
 
 /* The thread's part: as kg_mma lays it out, of the rows of its warp. Sixteen are added at
  * once, in double, as kg_emu_multiply does it. */
@@ -243,8 +246,11 @@ static void multiply(float *sums, const struct product *p)
         for (int j = 0; j < p->cols / 4; j++) {
             const double b = (double)factor(&p->b, j / 2 * 8 + lane % 4 * 2 + j % 2, k);
 
-            d[0][j] += a[0][k] * b;
-            d[1][j] += a[1][k] * b;
+            for (int h = 0; h < 2; h++) {
+                d[h][j] += a[h][k] * b;
+                if (eights && k == 7)
+                    d[h][j] = (double)(float)d[h][j];
+            }
         }
     for (int i = 0; i < p->cols / 2; i++)
         sums[i] = (float)d[i / 2 % 2][i / 4 * 2 + i % 2];

@@ -1,0 +1,39 @@
+/* Own products on a device whose instructions do not add alike: the one of four warps is
+ * not used, and the backend says so. A process of its own, as a device is tried once. */
+#include "tensor/matrix_testing.h"
+
+static struct kg_err err;
+
+static void an_instruction_with_other_bits_is_not_used(void **state)
+{
+    enum { ROWS = 200, COLS = 136, K = 40 };
+    char text[256];
+
+    (void)state;
+    kg_emu_eights(true);
+    struct kg_mat a = matrix(KG_BF16, ROWS, K), b = matrix(KG_BF16, COLS, K);
+    struct kg_mat c = matrix(KG_F32, ROWS, COLS);
+    const int64_t tried = kg_emu_products();
+
+    assert_true(tried > 0);
+    backend()->describe(text, sizeof text);
+    if (!strstr(text, "; not by wgmma: other bits of NT ") || strstr(text, "NT 0 ") ||
+        strstr(text, "NN 0 ") || strstr(text, "TN 0 "))
+        fail_msg("expected other bits of each kind, found \"%s\"", text);
+    assert_int_equal(kg_op_matmul(backend(), c, a, b, KG_MATMUL_NT, false, &err), KG_OK);
+    assert_true(kg_emu_products() == tried);
+    buffer_free(a.data);
+    buffer_free(b.data);
+    buffer_free(c.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_instruction_with_other_bits_is_not_used)};
+
+    if (!use_backend("emu"))
+        return 0;
+    setenv("KEDGE_TEST_PRODUCTS", "own", 1);
+    return RUN_OPENING_EMULATION(tests);
+}
