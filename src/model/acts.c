@@ -72,13 +72,25 @@ static struct kg_mat take_mat(struct bump *b, enum kg_dtype dtype, int64_t rows,
     return kg_mat(take(b, bytes), dtype, rows, cols);
 }
 
-/* Beside each other: columns of one matrix. */
-static void take_pair(struct kg_mat *left, struct kg_mat *right, struct bump *b,
-                      enum kg_dtype dtype, int64_t rows, int64_t cols)
+/* n matrices of so many rows: where products join, beside each other as the columns of
+ * one, else each by itself, which a processor reads faster. */
+static void take_mats(struct kg_mat *const *to, int n, struct bump *b, bool joins,
+                      enum kg_dtype dtype, int64_t rows, const int64_t *cols)
 {
-    const struct kg_mat both = take_mat(b, dtype, rows, 2 * cols);
-    *left = kg_mat_cols(both, 0, cols);
-    *right = kg_mat_cols(both, cols, cols);
+    int64_t all = 0, first = 0;
+    for (int i = 0; i < n; i++)
+        all += cols[i];
+    const struct kg_mat one = joins ? take_mat(b, dtype, rows, all) : (struct kg_mat){0};
+    for (int i = 0; i < n; first += cols[i++])
+        *to[i] = joins ? kg_mat_cols(one, first, cols[i])
+                       : take_mat(b, dtype, rows, cols[i]);
+}
+
+static void take_gates(struct kg_mat *gate, struct kg_mat *up, struct bump *b,
+                       const struct sizes *s, int64_t cols)
+{
+    take_mats((struct kg_mat *const[]){gate, up}, 2, b, s->joins, s->ct, s->n,
+              (const int64_t[]){cols, cols});
 }
 
 static struct kg_vec take_floats(struct bump *b, int64_t n)
@@ -105,7 +117,7 @@ static void place_experts(struct kg_expert_acts *x, struct bump *b, const struct
     x->up = take_mat(b, s->ct, s->r, s->fe);
     if (s->fs == 0)
         return;
-    take_pair(&x->sgate, &x->sup, b, s->ct, s->n, s->fs);
+    take_gates(&x->sgate, &x->sup, b, s, s->fs);
     x->share = take_mat(b, KG_F32, s->n, 1);
 }
 
@@ -129,12 +141,9 @@ static void place_scratch(struct kg_expert_scratch *x, struct bump *b,
 
 static void place_raw(struct kg_layer_acts *l, struct bump *b, const struct sizes *s)
 {
-    const int64_t of_v = s->joins ? s->kd : 0;
-    const struct kg_mat raw = take_mat(b, KG_F32, s->n, s->q + s->kd + of_v);
-    l->q_raw = kg_mat_cols(raw, 0, s->q);
-    l->k_raw = kg_mat_cols(raw, s->q, s->kd);
-    if (s->joins)
-        l->v_raw = kg_mat_cols(raw, s->q + s->kd, s->kd);
+    struct kg_mat *const to[] = {&l->q_raw, &l->k_raw, &l->v_raw};
+    take_mats(to, s->joins ? 3 : 2, b, s->joins, KG_F32, s->n,
+              (const int64_t[]){s->q, s->kd, s->kd});
     l->inv_q = take_floats(b, s->n * s->h);
     l->inv_k = take_floats(b, s->n * s->hk);
 }
@@ -156,7 +165,7 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
     l->inv2 = take_floats(b, s->n);
     l->h2 = take_mat(b, s->ct, s->n, s->d);
     if (features & KG_DENSE)
-        take_pair(&l->gate, &l->up, b, s->ct, s->n, s->f);
+        take_gates(&l->gate, &l->up, b, s, s->f);
     if (features & KG_EXPERTS)
         place_experts(&l->experts, b, s);
     if (s->features & (KG_POST_NORM | KG_BOTH_NORMS)) {

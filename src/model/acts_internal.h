@@ -16,7 +16,7 @@ struct kg_expert_acts {
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
     struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert, as the next */
-    struct kg_mat sup;   /* (N,Fs) ct, beside sgate */
+    struct kg_mat sup;   /* (N,Fs) ct, beside sgate where kg_joins */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -38,8 +38,8 @@ struct kg_expert_scratch {
 struct kg_layer_acts {
     struct kg_vec inv1; /* (N) of norm1 */
     struct kg_mat h1;   /* (N,D) ct, normed input */
-    /* (N,Q) and (N,Kd) fp32, beside each other: before the head norm; only with QK-norm.
-     * Then v's sums, where kg_joins */
+    /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. Where kg_joins, v's
+     * sums are beside them */
     struct kg_mat q_raw, k_raw, v_raw;
     struct kg_vec inv_q; /* (N,H), or (N) for a norm over the whole projection */
     struct kg_vec inv_k; /* (N,Hk) */
@@ -52,7 +52,7 @@ struct kg_layer_acts {
     struct kg_vec inv2;  /* (N) of norm2 */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward overwrites it with dgate */
-    struct kg_mat up;    /* (N,F) ct, beside gate */
+    struct kg_mat up;    /* (N,F) ct, beside gate where kg_joins */
     struct kg_expert_acts experts; /* replace gate and up in a layer with experts */
     /* with norms after attention and feed-forward: their outputs */
     struct kg_mat out1; /* (N,D) fp32 */

@@ -97,11 +97,14 @@ static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
     return h;
 }
 
-/* What becomes `out`: columns of one matrix with the other two, or as in widened. */
-static struct kg_mat wide_of(const struct kg_walk *p, struct kg_mat columns,
-                             struct kg_mat out)
+/* What becomes `out`, before it is rounded: where products join, columns from `first` on
+ * of q, k and v in one matrix. */
+static struct kg_mat wide_of(const struct kg_walk *p, const struct kg_layer_acts *a,
+                             struct kg_mat alone, int64_t first, struct kg_mat out)
 {
-    return kg_joins(p->m) ? columns : widened(p, columns, out);
+    const struct kg_mat one = kg_mat(p->acts->qf.data, KG_F32, p->pack->n,
+                                     a->q.cols + a->k.cols + a->v.cols);
+    return kg_joins(p->m) ? kg_mat_cols(one, first, out.cols) : widened(p, alone, out);
 }
 
 static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
@@ -110,20 +113,13 @@ static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_mat none = {0};
     const int64_t n_q = a->q.cols, n_k = a->k.cols;
-    const struct kg_mat room = kg_mat(p->acts->qf.data, KG_F32, p->pack->n,
-                                      n_q + 2 * n_k);
-    const struct kg_mat v = kg_mat_cols(room, n_q + n_k, n_k);
+    const struct kg_mat q = wide_of(p, a, p->acts->qf, 0, a->q);
+    const struct kg_mat k = wide_of(p, a, p->acts->kf, n_q, a->k);
+    const struct kg_mat v = wide_of(p, a, w->bv ? p->acts->vf : a->v, n_q + n_k, a->v);
     const struct projection j[3] = {
-        {w->wq, w->bq, w->qnorm, a->q_raw, wide_of(p, kg_mat_cols(room, 0, n_q), a->q),
-         a->q, a->inv_q},
-        {w->wk, w->bk, w->knorm, a->k_raw, wide_of(p, kg_mat_cols(room, n_q, n_k), a->k),
-         a->k, a->inv_k},
-        {.w = w->wv,
-         .bias = w->bv,
-         .out = a->v,
-         .wide = a->v_raw.data             ? a->v_raw
-                 : w->bv || kg_joins(p->m) ? wide_of(p, v, a->v)
-                                           : a->v}};
+        {w->wq, w->bq, w->qnorm, a->q_raw, q, a->q, a->inv_q},
+        {w->wk, w->bk, w->knorm, a->k_raw, k, a->k, a->inv_k},
+        {.w = w->wv, .bias = w->bv, .out = a->v, .wide = a->v_raw.data ? a->v_raw : v}};
     const struct kg_turn turn = turn_of(p, l);
     struct kg_heads rest[3];
     int n = 0;

@@ -8,31 +8,36 @@
 
 enum { STRIP = 2 * KG_LANES, CHUNK_ROWS = 64 };
 
-/* Row r of a norm of so many columns: a row of m, or a head of one. */
-static struct kg_mat norm_row(struct kg_mat m, int64_t r, int64_t cols)
+/* Where row r of a norm begins: with several heads in a matrix's row each is one. */
+struct place {
+    int64_t n, d;
+};
+static struct place place_of(int64_t r, int64_t heads, int64_t width)
 {
-    const int64_t heads = m.cols / cols;
-    return kg_mat_cols(kg_mat_rows(m, r / heads, 1), r % heads * cols, cols);
+    const int64_t n = heads == 1 ? r : r / heads;
+    return (struct place){n, (r - n * heads) * width};
 }
 
 /* ---- forward ---- */
-static float row_inv(struct kg_mat x, float eps)
+static float row_inv(struct kg_mat x, struct place at, int64_t width, float eps)
 {
     struct kg_v16 sum = kg_v16_zero();
-    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
-        struct kg_v16 v = kg_cpu_load(x, 0, d, kg_cpu_lanes(x.cols - d));
+    for (int64_t d = 0; d < width; d += KG_LANES) {
+        struct kg_v16 v = kg_cpu_load(x, at.n, at.d + d, kg_cpu_lanes(width - d));
         sum = kg_v16_fma(v, v, sum);
     }
-    return 1.0f / sqrtf(kg_v16_sum(sum) / (float)x.cols + eps);
+    return 1.0f / sqrtf(kg_v16_sum(sum) / (float)width + eps);
 }
 
-static void row_norm(struct kg_mat y, struct kg_mat x, const float *w, float inv)
+static void row_norm(struct kg_mat y, struct kg_mat x, struct place at, struct kg_vec w,
+                     float inv)
 {
     struct kg_v16 scale = kg_v16_set1(inv);
-    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
-        int lanes = kg_cpu_lanes(x.cols - d);
-        struct kg_v16 v = kg_v16_mul(kg_cpu_load(x, 0, d, lanes), scale);
-        kg_cpu_store(y, 0, d, kg_v16_mul(kg_v16_load_n(w + d, lanes), v), lanes);
+    for (int64_t d = 0; d < w.n; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(w.n - d);
+        struct kg_v16 v = kg_v16_mul(kg_cpu_load(x, at.n, at.d + d, lanes), scale);
+        kg_cpu_store(y, at.n, at.d + d, kg_v16_mul(kg_v16_load_n(w.data + d, lanes), v),
+                     lanes);
     }
 }
 
@@ -40,11 +45,12 @@ kg_status kg_cpu_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                          struct kg_vec w, float eps, struct kg_err *err)
 {
     (void)err;
+    const int64_t rows = kg_norm_rows(x, w), heads = rows > 0 ? x.cols / w.n : 1;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
-    for (int64_t r = 0; r < kg_norm_rows(x, w); r++) {
-        const struct kg_mat row = norm_row(x, r, w.n);
-        float scale = row_inv(row, eps);
-        row_norm(norm_row(y, r, w.n), row, w.data, scale);
+    for (int64_t r = 0; r < rows; r++) {
+        const struct place at = place_of(r, heads, w.n);
+        float scale = row_inv(x, at, w.n, eps);
+        row_norm(y, x, at, w, scale);
         if (inv.data)
             inv.data[r] = scale;
     }
@@ -53,18 +59,17 @@ kg_status kg_cpu_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
 
 /* ---- sums over rows ---- */
 
-/* out[d0..d0+STRIP) += sum_r g[r,d] (x ? x[r,d] inv[r] : 1), r as in norm_row */
+/* out[d0..d0+STRIP) += sum_r g[r,d] (x ? x[r,d] inv[r] : 1), rows as in place_of */
 static void strip_sum(struct kg_vec out, struct kg_mat g, const struct kg_mat *x,
                       const float *inv, int64_t d0)
 {
     int lanes[2] = {kg_cpu_lanes(out.n - d0), kg_cpu_lanes(out.n - d0 - KG_LANES)};
-    const int64_t rows = kg_norm_rows(g, out), heads = g.cols / out.n;
+    const int64_t rows = kg_norm_rows(g, out);
     for (int i = 0; i < 2 && lanes[i] > 0; i++) {
         const int64_t first = d0 + (int64_t)i * KG_LANES;
         struct kg_v16 total = kg_v16_load_n(out.data + first, lanes[i]);
         struct kg_v16 part = kg_v16_zero();
-        for (int64_t r = 0, n = 0, h = 0; r < rows; r++) {
-            const int64_t d = h * out.n + first;
+        for (int64_t r = 0, n = 0, d = first; r < rows; r++) {
             struct kg_v16 v = kg_cpu_load(g, n, d, lanes[i]);
             struct kg_v16 f = x ? kg_v16_mul(kg_cpu_load(*x, n, d, lanes[i]),
                                              kg_v16_set1(inv[r]))
@@ -74,8 +79,9 @@ static void strip_sum(struct kg_vec out, struct kg_mat g, const struct kg_mat *x
                 total = kg_v16_add(total, part);
                 part = kg_v16_zero();
             }
-            h = h + 1 < heads ? h + 1 : 0;
-            n += h == 0;
+            d += out.n;
+            if (d >= g.cols)
+                n++, d = first;
         }
         kg_v16_store_n(out.data + first, total, lanes[i]);
     }
@@ -94,25 +100,25 @@ static void sum_rows(struct kg_vec out, struct kg_mat g, const struct kg_mat *x,
 /* y_d = w_d x_d r with r = (mean x^2 + eps)^-1/2, so dr/dx_d = -r^3 x_d / D and
  * dL/dx_d = r w_d dy_d - x_d r^3 / D sum_e w_e dy_e x_e  =  r (w_d dy_d - x_d c) */
 static void row_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy, struct kg_mat x,
-                    const float *w, float r)
+                    struct kg_vec w, float r, struct place at)
 {
     struct kg_v16 sum = kg_v16_zero();
-    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
-        int lanes = kg_cpu_lanes(x.cols - d);
-        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w + d, lanes),
-                                     kg_cpu_load(dy, 0, d, lanes));
-        sum = kg_v16_fma(g, kg_cpu_load(x, 0, d, lanes), sum);
+    for (int64_t d = 0; d < w.n; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(w.n - d);
+        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w.data + d, lanes),
+                                     kg_cpu_load(dy, at.n, at.d + d, lanes));
+        sum = kg_v16_fma(g, kg_cpu_load(x, at.n, at.d + d, lanes), sum);
     }
-    struct kg_v16 c = kg_v16_set1(r * r * kg_v16_sum(sum) / (float)x.cols);
+    struct kg_v16 c = kg_v16_set1(r * r * kg_v16_sum(sum) / (float)w.n);
     struct kg_v16 scale = kg_v16_set1(r);
-    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
-        int lanes = kg_cpu_lanes(x.cols - d);
-        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w + d, lanes),
-                                     kg_cpu_load(dy, 0, d, lanes));
-        g = kg_v16_mul(scale, kg_v16_fnma(kg_cpu_load(x, 0, d, lanes), c, g));
+    for (int64_t d = 0; d < w.n; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(w.n - d);
+        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w.data + d, lanes),
+                                     kg_cpu_load(dy, at.n, at.d + d, lanes));
+        g = kg_v16_mul(scale, kg_v16_fnma(kg_cpu_load(x, at.n, at.d + d, lanes), c, g));
         if (accumulate)
-            g = kg_v16_add(kg_cpu_load(dx, 0, d, lanes), g);
-        kg_cpu_store(dx, 0, d, g, lanes);
+            g = kg_v16_add(kg_cpu_load(dx, at.n, at.d + d, lanes), g);
+        kg_cpu_store(dx, at.n, at.d + d, g, lanes);
     }
 }
 
@@ -121,12 +127,12 @@ kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw
                              struct kg_vec inv, struct kg_err *err)
 {
     (void)err;
+    const int64_t rows = kg_norm_rows(x, w), heads = rows > 0 ? x.cols / w.n : 1;
     if (dw.data)
         sum_rows(dw, dy, &x, inv.data); /* first: dx may be dy */
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
-    for (int64_t r = 0; r < kg_norm_rows(x, w); r++)
-        row_bwd(norm_row(dx, r, w.n), accumulate, norm_row(dy, r, w.n),
-                norm_row(x, r, w.n), w.data, inv.data[r]);
+    for (int64_t r = 0; r < rows; r++)
+        row_bwd(dx, accumulate, dy, x, w, inv.data[r], place_of(r, heads, w.n));
     return KG_OK;
 }
 
