@@ -116,7 +116,7 @@ static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const ch
     KG_TRY(get_meta(&value, db, path, key, err));
     if (!(value >= 0 && value < 0x1p53 && value == floor(value)))
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the number of its %s, a whole number, found %g: "
+                       "%s: expected a number of %s that is whole, found %g: "
                        "rebuild the index",
                        path, key, value);
     *out = (int64_t)value;
@@ -143,7 +143,7 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
     if (info->passages >= 1 && info->passages < UINT32_MAX)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "%s: expected at least one passage and less than 2^32, found %lld: "
+                   "%s: expected a number of passages from 1 to 2^32 - 1, found %lld: "
                    "rebuild the index",
                    path, (long long)info->passages);
 }
