@@ -517,8 +517,12 @@ kg_status kg_bench_run(struct kg_str *out, const struct kg_bench_opts *opts,
                        struct kg_err *err)
 {
     const char *name = opts->name;
-    struct kg_bench_report report = {
-        .out = out, .be = opts->be, .json = opts->json, .ct = opts->ct, .row = opts->row};
+    struct kg_bench_report report = {.out = out,
+                                     .be = opts->be,
+                                     .ranks = opts->ranks,
+                                     .json = opts->json,
+                                     .ct = opts->ct,
+                                     .row = opts->row};
     kg_status status = KG_OK;
     bool found = false;
 

@@ -42,6 +42,7 @@ struct kg_bench_opts {
     enum kg_dtype ct; /* dtype of products */
     bool json;
     bool parts; /* measure the parts of a step of `name`, which must have them */
+    struct kg_ranks *ranks; /* for async; each gets the report. NULL: one process */
 };
 /* errors: NOTFOUND listing the valid names, or where no row has such a name; UNSUPPORTED
  * (parts of a device) */

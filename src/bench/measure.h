@@ -24,6 +24,7 @@ enum kg_bench_ceiling {
 struct kg_bench_report {
     struct kg_str *out;          /* borrowed */
     const struct kg_backend *be; /* the measured backend */
+    struct kg_ranks *ranks;      /* borrowed; NULL: one process */
     bool json;
     enum kg_dtype ct;    /* dtype of products */
     const char *row;     /* NULL, or a substring of the names of the rows to run */

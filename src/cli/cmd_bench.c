@@ -58,7 +58,7 @@ const struct kg_flag kg_bench_flags[] = {
      "continue the load for this time in seconds (default 0)", 0, 86400},
     {"stream-interval", 0, KG_IF("=serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000},
-    {"ranks", 0, KG_IF("=ranks", ranks), "N",
+    {"ranks", 0, KG_IF("=ranks,async", ranks), "N",
      "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
      KG_RANKS_SOCKETS},
     {"nccl", 0, KG_IF("=ranks&--device", nccl), "DIR",
@@ -125,15 +125,15 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 }
 
 static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype ct,
-                            struct kg_err *err)
+                            struct kg_ranks *all, struct kg_err *err)
 {
     /* vectors are multiplied in fp32, for which a GPU needs no library of products */
     const bool search = name && strcmp(name, "search") == 0;
     const struct kg_backend *be;
 
     KG_TRY(kg_load_device(&be, &kg_load, search ? KG_F32 : ct, err));
-    return kg_bench_run(out, &(struct kg_bench_opts){name, only_row, be, ct, json, parts},
-                        err);
+    return kg_bench_run(
+        out, &(struct kg_bench_opts){name, only_row, be, ct, json, parts, all}, err);
 }
 
 /* On GPUs from one to the other, by NCCL; else between memories of the host. There are
@@ -157,18 +157,20 @@ static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r,
 }
 
 /* By every process; the first prints. */
-static int bench_ranks(void)
+static int bench_ranks(const char *name, enum kg_dtype ct)
 {
+    const bool exchanges = strcmp(name, "ranks") == 0;
     struct kg_ranks r;
     struct kg_str out = {0};
     struct kg_err err;
-    const char *command = kg_load.device ? "bench ranks --device" : "bench ranks";
+    const char *command = kg_load.device ? "bench ranks --device" : name;
     kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, command, &err);
 
     if (status == KG_OK) /* a rank adds with those that it has in a run */
         kg_ranks_set_threads(&r, (int)kg_load.threads);
     if (status == KG_OK)
-        status = bench_exchanges(&out, &r, &err);
+        status = exchanges ? bench_exchanges(&out, &r, &err)
+                           : bench_rows(&out, name, ct, &r, &err);
     if (r.me > 0)
         kg_str_clear(&out);
     status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
@@ -185,11 +187,12 @@ int kg_cmd_bench(int argc, char **argv)
     kg_status status = kg_load_dtype(&ct, kg_load.dtype, &err);
     if (status == KG_OK && argc > 0)
         status = check_name(argv[0], &err);
-    if (status == KG_OK && argc > 0 && strcmp(argv[0], "ranks") == 0)
-        return bench_ranks();
+    if (status == KG_OK && argc > 0 &&
+        (strcmp(argv[0], "ranks") == 0 || strcmp(argv[0], "async") == 0))
+        return bench_ranks(argv[0], ct);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
-        status = bench_rows(&out, argc > 0 ? argv[0] : NULL, ct, &err);
+        status = bench_rows(&out, argc > 0 ? argv[0] : NULL, ct, NULL, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

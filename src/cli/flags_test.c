@@ -85,7 +85,7 @@ static void a_flag_that_does_not_act_is_refused(void **state)
             "--structure: acts only with qa-format, found qa-em");
     refused("wiki corpus --topk 1 x", "--topk: acts only with episodes, found corpus");
     refused("bench --streams 2", "--streams: acts only with serve, found none of them");
-    refused("bench ops --ranks 2", "--ranks: acts only with ranks, found ops");
+    refused("bench ops --ranks 2", "--ranks: acts only with ranks or async, found ops");
     refused("bench ranks --dtype bf16", "--dtype: acts only without ranks");
     refused("bench ranks --device cuda --products own",
             "--products: acts only with serve, ceilings, ops, decode, prefill or train, "

@@ -4,8 +4,9 @@
  * Every token ends a completion, or a turn, with the same chance, so lengths vary tenfold
  * and more; and once with a tool that takes 200 ms. Both are runs of the trainer on one
  * model of random weights that hardly move. They make the same completions in the same
- * order, and take their steps by turns, so that both see the same machine. Nothing else
- * overlaps here: sampling and training share all threads.
+ * order, and take their steps by turns of some steps, so that both see the same machine.
+ * In one process sampling and training share all threads. With two ranks the run that
+ * spans versions samples on one while the other trains; in the other both do both.
  */
 #include "lab/bench/lab_bench.h"
 
@@ -21,7 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STALENESS = 4, ENDS = 12 /* of 257 ids */, KEYS = 32, KEY_BYTES = 400 };
+enum { STALENESS = 4, ENDS = 12 /* of 257 ids */, KEYS = 40, OWN = 9, KEY_BYTES = 400 };
 
 static kg_status make_model(const char *dir, const struct kg_bench_async_size *size,
                             struct kg_err *err)
@@ -62,13 +63,13 @@ static kg_status make_model(const char *dir, const struct kg_bench_async_size *s
 
 /* ---- a run ---- */
 
-static const char *const of_all[] = {"task.name=arithmetic",     "task.level=easy",
-                                     "task.count=512",           "task.val_count=1",
-                                     "rollout.samples=8",        "rollout.max_batch=64",
-                                     "rollout.max_tokens=160",   "train.steps=1000",
-                                     "train.updates_per_step=1", "optim.lr=1e-12",
-                                     "checkpoint.every=0",       "eval.at_start=false",
-                                     "log.report=false",         NULL};
+static const char *const of_all[] = {
+    "task.name=arithmetic", "task.level=easy", "task.count=512", "task.val_count=1",
+    "rollout.samples=8", "rollout.max_batch=64", "rollout.max_tokens=160",
+    "train.steps=1000", "train.updates_per_step=1", "optim.lr=1e-12",
+    "checkpoint.every=0", "eval.at_start=false", "log.report=false",
+    /* else all rewards are 0, and no update is made */
+    "rollout.overlong_buffer=140", NULL};
 static const char *const of_tools[] = {"episode.env=calculator", "episode.turns=2",
                                        "episode.turn_tokens=48", "episode.obs_tokens=64",
                                        "episode.context=512",    NULL};
@@ -83,6 +84,7 @@ struct running {
 struct comparison {
     struct kg_bench_report *r;
     const struct kg_bench_async_size *size;
+    struct kg_ranks *ranks;
     const char *dir;
     bool tool;
     struct running waits, spans;
@@ -98,16 +100,21 @@ static void stop(struct running *x)
 static kg_status make_config(struct running *x, const struct comparison *c, int staleness,
                              struct kg_err *err)
 {
-    char own[5][KEY_BYTES];
+    const int lag = c->ranks->n > 1 && staleness > 0;
+    char own[OWN][KEY_BYTES];
     char *keys[KEYS];
     size_t n = 0;
 
     snprintf(own[0], KEY_BYTES, "model.path=%s/model", c->dir);
     snprintf(own[1], KEY_BYTES, "model.dtype=%s", kg_dtype_traits(c->r->ct)->name);
     snprintf(own[2], KEY_BYTES, "run.dir=%s/run-%d", c->dir, staleness);
-    snprintf(own[3], KEY_BYTES, "rollout.max_staleness=%d", staleness);
+    snprintf(own[3], KEY_BYTES, "rollout.max_staleness=%d", staleness + lag);
     snprintf(own[4], KEY_BYTES, "rollout.prompts=%d", c->size->prompts);
-    for (int i = 0; i < 5; i++)
+    snprintf(own[5], KEY_BYTES, "rollout.lag=%d", lag);
+    snprintf(own[6], KEY_BYTES, "ranks.rollout=%d", lag);
+    snprintf(own[7], KEY_BYTES, "train.lanes=%d", c->ranks->n > 1 ? c->ranks->n : 1);
+    snprintf(own[8], KEY_BYTES, "run.threads=%d", kg_threads_get());
+    for (int i = 0; i < OWN; i++)
         keys[n++] = own[i];
     for (int i = 0; of_all[i]; i++)
         keys[n++] = (char *)(uintptr_t)of_all[i];
@@ -116,91 +123,133 @@ static kg_status make_config(struct running *x, const struct comparison *c, int 
     return kg_train_config(&x->config, NULL, keys, n, err);
 }
 
+/* The tool of bench_episodes.c in the place of the calculator. */
+static kg_status take_tool(struct kg_run *run, struct kg_err *err)
+{
+    kg_episodes_close(run->work.episodes);
+    run->work.episodes = NULL;
+    run->in.episode_opts.env = &kg_bench_tool;
+    run->in.episode_opts.env_opts.retriever = "0.2";
+    run->in.recipe.rollout.tool_steps = run->in.recipe.rollout.max_staleness > 0;
+    return kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err);
+}
+
 static kg_status begin(struct running *x, const struct comparison *c, int staleness,
                        struct kg_err *err)
 {
     struct kg_run *run = &x->run;
 
     KG_TRY(make_config(x, c, staleness, err));
-    KG_TRY(kg_run_open(run, x->config, err));
+    KG_TRY(kg_run_open_on(run, c->ranks, x->config, err));
     x->open = true;
-    if (c->tool) {
-        /* The tool of bench_episodes.c in the place of the calculator. */
-        kg_episodes_close(run->work.episodes);
-        run->work.episodes = NULL;
-        run->in.episode_opts.env = &kg_bench_tool;
-        run->in.episode_opts.env_opts.retriever = "0.2";
-        KG_TRY(kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts,
-                                err));
+    if (c->tool)
+        KG_TRY(take_tool(run, err));
+    if (!run->log.elsewhere) {
+        KG_TRY(kg_run_dir_create(&run->in, &run->state, c->ranks, &run->log, err));
+        KG_TRY(kg_run_dir_cut(&run->in, &run->state, c->ranks, &run->log, err));
     }
-    KG_TRY(kg_run_dir_create(&run->in, &run->state, run->work.ahead.all, &run->log, err));
-    KG_TRY(kg_run_dir_cut(&run->in, &run->state, run->work.ahead.all, &run->log, err));
-    return kg_run_start_rl(&run->in, &run->state, err);
+    return run->work.ahead.samples ? KG_OK : kg_run_start_rl(&run->in, &run->state, err);
 }
 
 /* ---- side by side ---- */
 
-/* The first steps fill the schedule, and the caches of the machine. */
-static kg_status take_steps(struct comparison *c, struct kg_err *err)
+/* As train/loop.c takes it. */
+static kg_status take_step(struct kg_run *run, struct kg_err *err)
 {
-    for (int i = 0; i < STALENESS + c->size->steps; i++)
-        for (int k = 0; k < 2; k++) {
-            struct running *x = k ? &c->spans : &c->waits;
-            const double since = kg_clock_seconds();
+    struct kg_ahead *a = &run->work.ahead;
+    kg_status status;
 
-            if (kg_signal_stop_requested())
-                return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal");
-            KG_TRY(kg_rl_step(&x->run, err));
-            x->seconds += i >= STALENESS ? kg_clock_seconds() - since : 0;
-        }
+    KG_TRY(kg_ahead_begin(run, err));
+    if (kg_signal_stop_requested())
+        status = kg_fail(err, KG_EINTERRUPTED, "stopped by a signal");
+    else
+        status = a->samples ? kg_ahead_sample(run, err) : kg_rl_step(run, err);
+    KG_TRY(kg_ahead_agree(a, status, "step", err));
+    return kg_ahead_pass(run, err);
+}
+
+/* The first steps fill the schedule and the caches of the machine, and let time pass that
+ * the other run's steps gave to tools. */
+static kg_status take_steps(struct running *x, int first, int n, struct kg_err *err)
+{
+    double since = 0;
+
+    for (int i = 0; i < first + n; i++) {
+        if (i == first)
+            since = kg_clock_seconds();
+        KG_TRY(take_step(&x->run, err));
+    }
+    x->seconds += kg_clock_seconds() - since;
     return KG_OK;
 }
 
 static kg_status compare(struct comparison *c, struct kg_err *err)
 {
-    const double n = 3600.0 * c->size->steps;
+    const double n = 3600.0 * c->size->steps * c->size->rounds;
     struct kg_bench_share share = {
         .name = c->tool ? "training, max_staleness 4, a tool of 200 ms"
                         : "training, max_staleness 4, lengths of 1 to 160",
         .unit = "steps/h",
         .of = "max_staleness 0",
         .bar = {1.5, false}};
+    kg_status status = KG_OK;
 
-    KG_TRY(make_model(c->dir, c->size, err));
-    KG_TRY(begin(&c->waits, c, 0, err));
-    KG_TRY(begin(&c->spans, c, STALENESS, err));
-    KG_TRY(take_steps(c, err));
+    if (c->ranks->me == 0)
+        status = make_model(c->dir, c->size, err);
+    KG_TRY(kg_ranks_agree(c->ranks, status, "model", err));
+    KG_TRY(kg_ranks_agree(c->ranks, begin(&c->waits, c, 0, err), "opening", err));
+    KG_TRY(kg_ranks_agree(c->ranks, begin(&c->spans, c, STALENESS, err), "opening", err));
+    for (int i = 0; i < c->size->rounds; i++) {
+        KG_TRY(take_steps(&c->waits, 1, c->size->steps, err));
+        KG_TRY(take_steps(&c->spans, i == 0 ? STALENESS + 2 : 2, c->size->steps, err));
+    }
     share.part = n / c->spans.seconds;
     share.whole = n / c->waits.seconds;
     return kg_bench_put_share(c->r, &share, err);
 }
 
+/* One folder for all ranks. */
+static kg_status make_dir(char dir[KEY_BYTES], struct kg_ranks *ranks, struct kg_err *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    struct kg_str name = {0};
+    kg_status status = KG_OK;
+
+    if (ranks->me == 0)
+        status = kg_file_temporary(
+            &name, kg_path_in(tmp && *tmp ? tmp : "/tmp", "kedge-bench").text, err);
+    snprintf(dir, KEY_BYTES, "%s", kg_str_text(&name));
+    kg_str_release(&name);
+    KG_TRY(kg_ranks_agree(ranks, status, "folder", err));
+    return kg_ranks_share(ranks, dir, KEY_BYTES, "folder", err);
+}
+
 kg_status kg_bench_async_of(struct kg_bench_report *r,
                             const struct kg_bench_async_size *size, struct kg_err *err)
 {
-    const char *tmp = getenv("TMPDIR");
-    struct kg_str dir = {0};
+    struct kg_ranks alone = {0}, *ranks = r->ranks ? r->ranks : &alone;
+    char dir[KEY_BYTES];
     struct kg_err ignored;
-    kg_status status = kg_file_temporary(
-        &dir, kg_path_in(tmp && *tmp ? tmp : "/tmp", "kedge-bench").text, err);
+    kg_status status = make_dir(dir, ranks, err);
 
     for (int tool = 0; tool < 2 && status == KG_OK; tool++) {
-        struct comparison c = {.r = r, .size = size, .dir = dir.data, .tool = tool};
+        struct comparison c = {
+            .r = r, .size = size, .ranks = ranks, .dir = dir, .tool = tool};
 
         status = compare(&c, err);
         stop(&c.waits);
         stop(&c.spans);
-        if (kg_file_remove_tree(dir.data, &ignored) != KG_OK && status == KG_OK)
+        if (ranks->me == 0 && kg_file_remove_tree(dir, &ignored) != KG_OK &&
+            status == KG_OK)
             status = kg_fail(err, KG_EIO, "%s", ignored.message);
     }
-    kg_str_release(&dir);
     return status;
 }
 
 kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err)
 {
     static const struct kg_bench_async_size size = {
-        .steps = 8, .prompts = 8, .hidden = 256, .layers = 4};
+        .steps = 8, .rounds = 3, .prompts = 2, .hidden = 256, .layers = 4};
 
     kg_signal_install(); /* else Ctrl-C leaves the folder of the runs */
     return kg_bench_async_of(r, &size, err);

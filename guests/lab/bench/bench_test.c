@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "emu/emu.h"
+#include "ranks/ranks_testing.h"
 #include "tensor/backend_testing.h"
 #include "tensor/selfcheck.h"
 
@@ -320,19 +321,22 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     kg_str_release(&out);
 }
 
-/* Both runs take their steps, with completions and with a tool; nothing stays. */
-static void training_that_spans_versions_is_timed(void **state)
+/* Both runs take their steps, with completions and with a tool.   returns 0 */
+static int time_training(struct kg_ranks *ranks, void *unused)
 {
     const struct kg_bench_async_size size = {
-        .steps = 2, .prompts = 2, .hidden = 32, .layers = 1};
+        .steps = 2, .rounds = 1, .prompts = 2, .hidden = 32, .layers = 1};
     static const char *const names[] = {"training, max_staleness 4, lengths of 1 to 160",
                                         "training, max_staleness 4, a tool of 200 ms"};
     struct kg_str out = {0};
-    struct kg_bench_report r = {.out = &out, .be = backend(), .ct = KG_F32, .json = true};
+    struct kg_bench_report r = {
+        .out = &out, .be = backend(), .ranks = ranks, .ct = KG_F32, .json = true};
     struct kg_err err = {0};
     const char *at;
 
-    (void)state;
+    (void)unused;
+    if (ranks)
+        kg_threads_set(1); /* a fork has no others */
     if (kg_bench_async_of(&r, &size, &err) != KG_OK)
         fail_msg("%s", err.message);
     at = kg_str_text(&out);
@@ -342,6 +346,14 @@ static void training_that_spans_versions_is_timed(void **state)
         assert_non_null(strstr(at, "\"of\": \"max_staleness 0\""));
     }
     kg_str_release(&out);
+    return 0;
+}
+
+static void training_that_spans_versions_is_timed(void **state)
+{
+    (void)state;
+    assert_int_equal(time_training(NULL, NULL), 0);
+    ranks_end_well(2, time_training, NULL, "a rollout rank and a trainer");
 }
 
 /* A preset that the benchmark cannot run would end it. */

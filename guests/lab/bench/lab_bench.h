@@ -31,7 +31,9 @@ struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, in
 extern const struct kg_env_row kg_bench_tool;
 /* async.c */
 struct kg_bench_async_size {
-    int steps, prompts; /* timed steps; prompts of a step, with 8 samples each */
+    int steps; /* timed, of each of `rounds` */
+    int rounds;
+    int prompts; /* of a step, with 8 samples each */
     int32_t hidden, layers;
 };
 kg_status kg_bench_async_of(struct kg_bench_report *r,
