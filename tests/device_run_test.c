@@ -64,7 +64,7 @@ static void what_is_sampled_is_what_is_trained(void **state)
                                     "anchor.kind=ema",
                                     "anchor.period=2",
                                     NULL};
-    double mismatch[STEPS + 1], norms[STEPS + 1];
+    double mismatch[STEPS + 1], norms[STEPS + 1], shared[STEPS + 1];
 
     (void)state;
     snprintf(until, sizeof until, "train.steps=%d", steps);
@@ -74,8 +74,11 @@ static void what_is_sampled_is_what_is_trained(void **state)
         steps);
     assert_int_equal(metrics_of(norms, STEPS + 1, ROOT "/long", "optim/grad_norm"),
                      steps);
+    assert_int_equal(metrics_of(shared, STEPS + 1, ROOT "/long", "perf/shared_tokens"),
+                     steps);
     for (int i = 0; i < steps; i++) {
         assert_true(mismatch[i] == 0);
+        assert_true(shared[i] > 0); /* prompts, by each group */
         assert_true(norms[i] > 0 && norms[i] < 1e3);
     }
 }

@@ -256,6 +256,12 @@ static kg_status timed_gather_rows(struct kg_mat dst, struct kg_mat src,
 {
     TIMED(COPIES, 2 * bytes_of(dst), gather_rows(dst, src, at, err));
 }
+static kg_status timed_sum_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                                struct kg_ivec places, struct kg_err *err)
+{
+    TIMED(COPIES, bytes_of(dst) + 4.0 * (double)(places.n * src.cols),
+          sum_rows(dst, src, ends, places, err));
+}
 static kg_status timed_scatter_rows(struct kg_mat pool, struct kg_ivec at,
                                     struct kg_mat src, struct kg_err *err)
 {
@@ -289,6 +295,7 @@ const struct kg_backend *kg_bench_timed(const struct kg_backend *be)
     timed.copy = timed_copy;
     timed.zero = timed_zero;
     timed.gather_rows = timed_gather_rows;
+    timed.sum_rows = timed_sum_rows;
     timed.scatter_rows = timed_scatter_rows;
     return &timed;
 }

@@ -20,6 +20,8 @@ struct training {
     struct kg_rows *rows;   /* owned */
     int n_seqs;
     int seq_len;
+    int prompt; /* tokens that all sequences begin with, of which nothing is wanted */
+    bool share; /* they are computed once */
     struct kg_traffic traffic; /* of its steps */
 };
 
@@ -31,11 +33,15 @@ static void fill_rows(struct training *t)
     kg_rows_begin(t->rows, t->model, 0);
     for (int s = 0; s < t->n_seqs; s++) {
         for (int i = 0; i < t->seq_len; i++)
-            tokens[i] = (int32_t)kg_rng_below(key, (uint64_t)s, (uint32_t)i, 0,
+            tokens[i] = (int32_t)kg_rng_below(key, i < t->prompt ? 0 : (uint64_t)s,
+                                              (uint32_t)i, 0,
                                               (uint64_t)t->model->config.vocab);
-        int64_t row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
-        for (int i = 1; i < t->seq_len; i++)
-            kg_rows_want(t->rows, row + i - 1, tokens[i], 1.0f, NULL);
+        kg_rows_add_seq(t->rows, &(struct kg_rows_seq){.tokens = tokens,
+                                                       .n = (size_t)t->seq_len,
+                                                       .most = (size_t)t->prompt});
+        for (int i = t->prompt > 0 ? t->prompt : 1; i < t->seq_len; i++)
+            kg_rows_want(t->rows, kg_rows_at(t->rows, (size_t)i - 1), tokens[i], 1.0f,
+                         NULL);
     }
 }
 
@@ -96,8 +102,9 @@ static struct kg_rows_opts rows_opts(int n_seqs, int seq_len)
 static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
                                struct kg_err *err)
 {
-    const struct kg_rows_opts opts = rows_opts(n_seqs, seq_len);
+    struct kg_rows_opts opts = rows_opts(n_seqs, seq_len);
 
+    opts.share = t->share;
     kg_rows_free(t->rows);
     t->rows = NULL;
     t->n_seqs = n_seqs;
@@ -237,9 +244,41 @@ static kg_status each_step_row(struct kg_bench_report *r, measure_fn measure,
     return KG_OK;
 }
 
+/* Answers to one prompt, of three quarters of their tokens, beside the same without
+ * sharing; more of them on a device. */
+static kg_status shared_row(struct kg_bench_report *r, struct kg_err *err)
+{
+    const bool host = r->be->host_memory;
+    const int n_seqs = host ? SEQS : 2 * SEQS, seq_len = host ? LENGTH : 4 * LENGTH;
+    struct kg_bench_share share = {.unit = "steps/s", .of = "the rate without sharing"};
+    struct kg_bench_timing timing;
+    struct training t = {.prompt = 3 * seq_len / 4};
+    double *const rates[] = {&share.whole, &share.part};
+    char name[80];
+    kg_status status;
+
+    snprintf(name, sizeof name, "train %s, %d x %d tokens, prompts of %d shared",
+             kg_bench_half_b.name, n_seqs, seq_len, t.prompt);
+    share.name = name;
+    if (!kg_bench_wants(r, name))
+        return KG_OK;
+    KG_TRY_GOTO(out, training_init(&t, r, &kg_bench_half_b, n_seqs, seq_len, err));
+    for (int i = 0; i < 2; i++) {
+        t.share = i == 1;
+        KG_TRY_GOTO(out, training_rows(&t, n_seqs, seq_len, err));
+        KG_TRY_GOTO(out, time_training(&timing, r, &t, 2, err));
+        *rates[i] = 1 / kg_bench_best(&timing);
+    }
+    status = kg_bench_put_share(r, &share, err);
+out:
+    training_release(&t);
+    return status;
+}
+
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
 {
-    return each_step_row(r, train_row, err);
+    KG_TRY(each_step_row(r, train_row, err));
+    return shared_row(r, err);
 }
 
 static kg_status step_parts(struct kg_bench_report *r, const struct step_row *row,

@@ -76,10 +76,13 @@ struct kg_mix_run {
 /* A pack in the form that operations take. */
 struct kg_staged {
     int64_t n;
-    struct kg_ivec tokens;  /* (N) */
-    struct kg_ivec pos;     /* (N) */
-    struct kg_ivec rows;    /* (n_rows) indices into the pack */
-    struct kg_ivec keys;    /* (J) key rows of each sequence; empty: its own rows */
+    struct kg_ivec tokens; /* (N) */
+    struct kg_ivec pos;    /* (N) */
+    struct kg_ivec rows;   /* (n_rows) indices into the pack */
+    struct kg_ivec keys;   /* (J) key rows of each sequence; empty: its own rows */
+    /* before a backward, where in keys row n stands: of places (J), the ones before
+     * key_ends (N) of n that are not before that of n - 1, ascending */
+    struct kg_ivec key_ends, places;
     struct kg_ivec blocks;  /* of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
     /* by kind of layer; without a cache, KG_KV_ALL serves every layer

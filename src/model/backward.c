@@ -154,9 +154,8 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
 static kg_status add_keys(const struct kg_walk *p, struct kg_mat sum, struct kg_mat each,
                           struct kg_err *err)
 {
-    KG_TRY(kg_buf_zero(p->m->backend, sum.data,
-                       (uint64_t)(sum.rows * sum.cols) * sizeof(float), err));
-    return kg_op_embed_bwd(p->m->backend, sum, each, p->pack->keys, err);
+    return kg_op_sum_rows(p->m->backend, sum, each, p->pack->key_ends, p->pack->places,
+                          err);
 }
 
 static kg_status attend_bwd(const struct kg_walk *p, int32_t l,

@@ -16,7 +16,7 @@ enum {
  * sequences and rows alone. Offsets in int32s. */
 struct layout {
     int64_t pos, kv_rows[KG_KV_KINDS], seqs[KG_KV_KINDS], rows, inv_temp, how, experts,
-        from, keys, blocks, end; /* tokens at 0 */
+        from, keys, key_ends, places, blocks, end; /* tokens at 0 */
 };
 
 /* Entries of a table of a sequence. */
@@ -54,7 +54,9 @@ static struct layout layout_of(const struct kg_acts *a, const struct kg_forward 
     l.experts = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
     l.from = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
     l.keys = l.from + (f->from ? p->n : 0);
-    l.blocks = l.end = l.keys + p->n_keys;
+    l.key_ends = l.keys + p->n_keys;
+    l.places = l.key_ends + (f->keep && p->n_keys > 0 ? p->n : 0);
+    l.blocks = l.end = l.places + (f->keep ? p->n_keys : 0);
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]) * n_tables(f->kv);
     return l;
@@ -226,6 +228,23 @@ static int64_t flatten_kind(int32_t *ints, const struct layout *l, int kind,
     return block;
 }
 
+/* Where each row of the pack stands in `keys`: counted, then placed. A row's end is its
+ * begin until all are placed. */
+static void flatten_places(int32_t *ends, int32_t *places, const struct kg_pack *p)
+{
+    int32_t begin = 0;
+
+    memset(ends, 0, (size_t)p->n * sizeof *ends);
+    for (int64_t i = 0; i < p->n_keys; i++)
+        ends[p->keys[i]]++;
+    for (int64_t n = 0; n < p->n; n++) {
+        begin += ends[n];
+        ends[n] = begin - ends[n];
+    }
+    for (int64_t i = 0; i < p->n_keys; i++)
+        places[ends[p->keys[i]]++] = (int32_t)i;
+}
+
 /* What rows are drawn by, as the caller has it. */
 static void flatten_draws(int32_t *ints, const struct layout *l,
                           const struct kg_forward *f)
@@ -263,6 +282,8 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
         memcpy(ints + l->rows, f->rows, (size_t)f->n_rows * sizeof *ints);
     if (p->n_keys > 0)
         memcpy(ints + l->keys, p->keys, (size_t)p->n_keys * sizeof *ints);
+    if (l->places > l->key_ends)
+        flatten_places(ints + l->key_ends, ints + l->places, p);
     for (int kind = 0; kind < KG_KV_KINDS; kind++)
         if (has(f->kv, kind))
             block = flatten_kind(ints, l, kind, f, block);
@@ -396,6 +417,8 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .experts = kg_ivec(f->experts ? s->there + l.experts : NULL, l.from - l.experts),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
         .keys = kg_ivec(s->there + l.keys, p->n_keys),
+        .key_ends = kg_ivec(s->there + l.key_ends, l.places - l.key_ends),
+        .places = kg_ivec(s->there + l.places, l.blocks - l.places),
         .n_seqs = p->n_seqs,
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)

@@ -196,14 +196,17 @@ static bool checkpointed(const struct kg_rows_opts *opts)
     return opts->checkpoint || !opts->backward;
 }
 
-/* Staged values of a pack besides those of every pack: preset experts of its tokens, and
- * rows of keys. */
+/* Staged values of a pack besides those of every pack: preset experts of its tokens, rows
+ * of keys, and before a backward the place of each row among them.
+ * anchor: of its forward */
 static int64_t n_more(const struct kg_model *m, const struct kg_rows_opts *opts,
-                      bool experts)
+                      bool anchor)
 {
     const int64_t choices = kg_model_config_choices(&m->config);
+    const int64_t keys = max_keys(m, opts);
 
-    return (experts ? opts->max_tokens * choices : 0) + max_keys(m, opts);
+    return (opts->experts && !anchor ? opts->max_tokens * choices : 0) + keys +
+           (keys > 0 && opts->backward && !anchor ? opts->max_tokens + keys : 0);
 }
 
 static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
@@ -219,10 +222,10 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     k->anchor = opts->anchor;
     k->kv = opts->kv;
     KG_TRY(kg_acts_create_more(&k->acts, m, opts->max_tokens, checkpointed(opts),
-                               n_more(m, opts, opts->experts), err));
+                               n_more(m, opts, false), err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
         KG_TRY(kg_acts_create_more(&k->anchor_acts, opts->anchor, opts->max_tokens, true,
-                                   n_more(opts->anchor, opts, false), err));
+                                   n_more(opts->anchor, opts, true), err));
     KG_TRY(kg_columns_take(&k->block, k, pack_columns, counts, "pack", err));
     k->prefixes = (struct kg_prefixes){.keys = k->keys, .max = max_keys(m, opts)};
     k->there = kg_buf_alloc(m->backend, kg_columns_bytes(there_columns, counts), "pack",
@@ -292,12 +295,11 @@ struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_op
     size_t counts[COUNTS];
     struct kg_bytes b, anchor = {0};
 
-    b = kg_acts_bytes(m, opts->max_tokens, checkpointed(opts),
-                      n_more(m, opts, opts->experts));
+    b = kg_acts_bytes(m, opts->max_tokens, checkpointed(opts), n_more(m, opts, false));
     count(counts, m, opts);
     if (opts->anchor)
         anchor = kg_acts_bytes(opts->anchor, opts->max_tokens, true,
-                               n_more(opts->anchor, opts, false));
+                               n_more(opts->anchor, opts, true));
     b.there += anchor.there + bytes_of(there_columns, counts);
     b.host += kg_acts_load_bytes(&m->config, opts->max_tokens);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);

@@ -1,5 +1,7 @@
 /* Packs whose sequences begin with the same tokens: what is computed once has the bits
- * that it has in each sequence, and gradients are the sums that they are without.
+ * that it has in each sequence, and gradients are the sums that they are without. Kernels
+ * for devices give the CPU's bits of both; attention by the matrix instruction keeps the
+ * bits of its own forward.
  */
 #include "model/model_testing.h"
 #include "model/rows.h"
@@ -19,7 +21,7 @@ static const char *const names[] = {
 enum { N_NAMES = sizeof names / sizeof *names, NEXT_NAME = SANITIZED ? 4 : 1 };
 
 /* Sequence s has the first `same` tokens of sequence `of`; those from `first` on are
- * wanted. */
+ * wanted. The last one is the third branch on its way. */
 static const struct {
     int n, same, of, first;
 } shapes[N_SEQS] = {
@@ -33,6 +35,7 @@ static const struct {
 enum { SAVED = PROMPT + PROMPT + (PROMPT + 15) + (LONGEST - 30) };
 
 struct subject {
+    const char *on; /* backend_name of its memory */
     struct kg_model *m;
     struct kg_rows *rows;
     int32_t tokens[N_SEQS][LONGEST];
@@ -48,14 +51,35 @@ static struct kg_rows_seq seq_of(const struct subject *s, int i)
                                 .most = (size_t)shapes[i].first};
 }
 
+/* Of a reference model, or with heads of this size, random and with a window that ends
+ * within a block. */
+static struct kg_model *opened(const char *dir, enum kg_dtype ct, int head_dim)
+{
+    const struct kg_model_opts opts = {.backend = backend(), .ct = ct, .trainable = true};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+
+    if (head_dim == 0) {
+        NEED(kg_model_open(&m, dir, &opts, err));
+        return m;
+    }
+    NEED(kg_model_config_read(&c, dir, err));
+    c.head_dim = head_dim;
+    c.window = c.window > 0 ? 40 : 0;
+    c.init_range = 0.2f;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    return m;
+}
+
 static void subject_open(struct subject *s, const char *name, enum kg_dtype ct,
-                         bool share, bool checkpoint)
+                         int head_dim, bool share, bool checkpoint)
 {
     const struct kg_rows_opts opts = {
         .max_tokens = ROOM, .backward = true, .checkpoint = checkpoint, .share = share};
     char dir[128];
     snprintf(dir, sizeof dir, "tests/data/reference/%s", name);
-    s->m = test_open(dir, ct, true);
+    s->on = backend_name;
+    s->m = opened(dir, ct, head_dim);
     for (int i = 0; i < N_SEQS; i++) {
         test_tokens(s->tokens[i], LONGEST, s->m->config.vocab, (uint32_t)i + 3);
         memcpy(s->tokens[i], s->tokens[shapes[i].of],
@@ -67,6 +91,7 @@ static void subject_open(struct subject *s, const char *name, enum kg_dtype ct,
 
 static void subject_close(struct subject *s)
 {
+    backend_name = s->on;
     buffer_free(s->grads);
     kg_rows_free(s->rows);
     kg_model_free(s->m);
@@ -116,12 +141,12 @@ static double distance(const struct subject *a, const struct subject *b)
     return sqrt(off / size);
 }
 
-static void compare(const char *name, enum kg_dtype ct, double most)
+static void compare(const char *name, enum kg_dtype ct, int head_dim, double most)
 {
     struct subject alone, shared;
     double d;
-    subject_open(&alone, name, ct, false, true);
-    subject_open(&shared, name, ct, true, true);
+    subject_open(&alone, name, ct, head_dim, false, true);
+    subject_open(&shared, name, ct, head_dim, true, true);
     run(&alone);
     run(&shared);
     assert_int_equal(kg_rows_saved(alone.rows), 0);
@@ -142,8 +167,8 @@ static void rows_keep_their_bits_and_gradients_their_sums(void **state)
 {
     (void)state;
     for (int i = 0; i < N_NAMES; i += NEXT_NAME) {
-        compare(names[i], KG_F32, 2e-6);
-        compare(names[i], KG_BF16, 1e-2);
+        compare(names[i], KG_F32, 0, 2e-6);
+        compare(names[i], KG_BF16, 0, 1e-2);
     }
 }
 
@@ -154,8 +179,8 @@ static void neither_checkpointing_nor_threads_change_a_bit(void **state)
     (void)state;
     for (int i = 0; i < N_NAMES; i += SANITIZED ? 7 : 4) {
         struct subject a, b;
-        subject_open(&a, names[i], KG_BF16, true, true);
-        subject_open(&b, names[i], KG_BF16, true, false);
+        subject_open(&a, names[i], KG_BF16, 0, true, true);
+        subject_open(&b, names[i], KG_BF16, 0, true, false);
         run(&a);
         for (int threads = 1; threads <= 4; threads *= 2) {
             omp_set_num_threads(threads);
@@ -242,7 +267,7 @@ static void the_memory_plan_is_what_is_taken(void **state)
 
     (void)state;
     need_host_memory();
-    subject_open(&s, "qwen3", KG_BF16, false, true);
+    subject_open(&s, "qwen3", KG_BF16, 0, false, true);
     run(&s); /* threads have their scratch from here on */
     before = kg_mem_current_bytes();
     plan = kg_rows_memory(s.m, &opts);
@@ -256,6 +281,48 @@ static void the_memory_plan_is_what_is_taken(void **state)
     subject_close(&s);
 }
 
+/* ---- on kernels for devices ---- */
+/* A shared pack of a model, computed on the CPU and here. */
+static void compare_with_the_cpu(const char *name, enum kg_dtype ct)
+{
+    const char *here = backend_name;
+    struct subject want, got;
+
+    backend_name = "cpu";
+    subject_open(&want, name, ct, 0, true, true);
+    run(&want);
+    backend_name = here;
+    subject_open(&got, name, ct, 0, true, true);
+    run(&got);
+    assert_int_equal(kg_rows_saved(got.rows), SAVED);
+    assert_memory_equal(got.logp, want.logp, (size_t)want.n_rows * sizeof(float));
+    assert_memory_equal(got.entropy, want.entropy, (size_t)want.n_rows * sizeof(float));
+    for (int64_t i = 0; i < want.m->n_elements; i++)
+        if (memcmp(&got.grads[i], &want.grads[i], sizeof(float)) != 0)
+            fail_msg("%s: gradient %lld: expected %a, found %a", name, (long long)i,
+                     (double)want.grads[i], (double)got.grads[i]);
+    subject_close(&want);
+    subject_close(&got);
+}
+
+static void kernels_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    compare_with_the_cpu("gemma2", KG_F32);
+    compare_with_the_cpu("qwen3_moe", KG_F32);
+    if (has_exact_products())
+        compare_with_the_cpu("qwen2_window", KG_BF16);
+}
+
+/* Causal alone, with a window, and with a window and a softcap. */
+static void the_matrix_instruction_keeps_its_bits(void **state)
+{
+    (void)state;
+    compare("qwen2", KG_BF16, 64, 1e-2);
+    compare("qwen2_window", KG_BF16, 128, 1e-2);
+    compare("gemma2", KG_BF16, 64, 1e-2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,5 +332,11 @@ int main(void)
         cmocka_unit_test(keys_have_room_that_ends),
         cmocka_unit_test(the_memory_plan_is_what_is_taken),
     };
-    return RUN_SHOWN(tests, NULL, NULL);
+    const struct CMUnitTest of_kernels[] = {
+        cmocka_unit_test(kernels_have_the_bits_of_the_cpu),
+        cmocka_unit_test(the_matrix_instruction_keeps_its_bits),
+    };
+    const int failed = RUN_SHOWN(tests, NULL, NULL);
+
+    return failed + RUN_EMULATED(of_kernels, NULL, NULL);
 }

@@ -24,6 +24,7 @@ struct how {
     bool kl;   /* against an anchor, exact */
     bool load; /* asked for with the log-probs */
     bool aux;  /* train.router_aux: gradients of a balance, and its loss */
+    int same;  /* tokens that all sequences begin with, computed once; 0: none */
 };
 
 struct world {
@@ -60,8 +61,12 @@ static struct world open_world(const struct kg_backend *be, const struct how *ho
     struct world w = {.model = model_on(be, how, how->rank),
                       .anchor = model_on(be, how, 0),
                       .how = how};
-    const struct kg_rows_opts opts = {
-        .max_tokens = ROOM, .max_k = K, .backward = true, .kl = true, .anchor = w.anchor};
+    const struct kg_rows_opts opts = {.max_tokens = ROOM,
+                                      .max_k = K,
+                                      .backward = true,
+                                      .kl = true,
+                                      .anchor = w.anchor,
+                                      .share = how->same > 0};
 
     struct kg_err e;
 
@@ -92,16 +97,19 @@ static void pack(struct world *w, int batch)
 {
     kg_rows_begin(w->rows, w->model, K);
     for (int s = 0; s < N_SEQS; s++) {
+        const int first = w->how->same > 0 ? w->how->same : 1;
         int32_t tokens[LENGTH];
-        int64_t row;
+        const struct kg_rows_seq q = {
+            .tokens = tokens, .n = LENGTH, .most = (size_t)w->how->same};
 
         for (int t = 0; t < LENGTH; t++)
-            tokens[t] = (5 * s + 7 * t + t * t + batch) % VOCAB;
-        row = kg_rows_add(w->rows, tokens, LENGTH);
-        for (int t = 1; t < LENGTH; t++) {
+            tokens[t] = ((t < w->how->same ? 0 : 5 * s) + 7 * t + t * t + batch) % VOCAB;
+        kg_rows_add_seq(w->rows, &q);
+        for (int t = first; t < LENGTH; t++) {
             const int32_t ids[K] = {(tokens[t] + 1) % VOCAB, tokens[t], -1};
 
-            kg_rows_want(w->rows, row + t - 1, tokens[t], 0.9f, ids);
+            kg_rows_want(w->rows, kg_rows_at(w->rows, (size_t)t - 1), tokens[t], 0.9f,
+                         ids);
         }
     }
 }
@@ -168,16 +176,18 @@ static struct waits waits_on(const struct kg_backend *be, const struct how *how)
 
 #define DENSE  "tests/data/reference/qwen2"
 #define ROUTED "tests/data/reference/qwen2_moe"
-static const struct how plain = {"exact", DENSE, KG_F32, 0, true, true, false};
+static const struct how plain = {"exact", DENSE, KG_F32, 0, true, true, false, 0};
 
 static void log_probs_are_all_that_a_micro_batch_waits_for(void **state)
 {
     static const struct how cases[] = {
-        {"exact", DENSE, KG_F32, 0, true, true, false},
-        {"own", DENSE, KG_BF16, 0, true, true, false},
-        {"own", DENSE, KG_BF16, 2, true, true, false},
-        {"exact", ROUTED, KG_F32, 0, true, true, false},
-        {"exact", ROUTED, KG_F32, 0, true, true, true},
+        {"exact", DENSE, KG_F32, 0, true, true, false, 0},
+        {"own", DENSE, KG_BF16, 0, true, true, false, 0},
+        {"own", DENSE, KG_BF16, 2, true, true, false, 0},
+        {"exact", ROUTED, KG_F32, 0, true, true, false, 0},
+        {"exact", ROUTED, KG_F32, 0, true, true, true, 0},
+        {"own", DENSE, KG_BF16, 0, true, true, false, 5},
+        {"exact", ROUTED, KG_F32, 0, true, true, false, 5},
     };
 
     (void)state;
@@ -200,34 +210,43 @@ static uint64_t piece(int64_t n, size_t each)
     return ((uint64_t)n * each + 255) / 256 * 256;
 }
 
-/* docs/gpu.md, "What crosses": N tokens of S sequences, R wanted rows of k ids, a
- * temperature that is not 1, entropy but no exact KL. */
-static void a_micro_batch_moves_what_is_said(void **state)
+/* docs/gpu.md, "Training": N tokens of S sequences, R wanted rows of k ids, a temperature
+ * that is not 1, entropy but no exact KL; with `same`, tables of J keys. */
+static void must_move(int same)
 {
-    enum { N = ROOM, S = N_SEQS, R = N_SEQS * (LENGTH - 1) };
-    static const struct how how = {"exact", DENSE, KG_F32, 0, false, false, false};
-    const uint64_t ints = 3 * N + R + sizeof(struct kg_attn_seq) / sizeof(int32_t) * S;
-    const uint64_t pack = sizeof(int32_t) * (ints + ints % 2);
+    enum { S = N_SEQS, J = ROOM };
+    const struct how how = {"exact", DENSE, KG_F32, 0, false, false, false, same};
+    const int64_t N = ROOM - (S - 1) * same, R = S * (LENGTH - (same > 0 ? same : 1));
+    const int64_t tables = same > 0 ? N + 2 * J : 0;
+    const int64_t seq = sizeof(struct kg_attn_seq) / sizeof(int32_t);
+    const int64_t ints = 3 * N + R + seq * S;
+    const uint64_t pack = sizeof(int32_t) * (uint64_t)(ints + ints % 2 + tables);
     const uint64_t asked = 2 * piece(R, 4) + piece(R * K, 4);
     /* places; coefficients of log-prob, entropy and the ids */
     const uint64_t graded = piece(R, 4) + 2 * piece(R, 8) + piece(R * K, 8);
     const uint64_t answers = piece(R, 8) + 2 * piece(R, 4) + piece(R * K, 4);
-    struct kg_traffic before, after;
+    struct kg_traffic was, is;
     struct world w;
 
-    (void)state;
     setenv("KEDGE_TEST_PRODUCTS", how.products, 1);
     w = open_world(emu(), &how);
     micro_batch(&w, 0);
-    before = kg_buf_traffic(emu());
+    was = kg_buf_traffic(emu());
     micro_batch(&w, 1);
-    after = kg_buf_traffic(emu());
-    assert_int_equal(after.up - before.up, pack + asked + graded);
-    assert_int_equal(after.ups - before.ups, 3);
-    assert_int_equal(after.down - before.down, answers);
-    assert_int_equal(after.downs - before.downs, 1);
+    is = kg_buf_traffic(emu());
+    assert_int_equal(is.up - was.up, pack + asked + graded);
+    assert_int_equal(is.ups - was.ups, 3);
+    assert_int_equal(is.down - was.down, answers);
+    assert_int_equal(is.downs - was.downs, 1);
     NEED(kg_buf_settle(emu(), err));
     close_world(&w);
+}
+
+static void a_micro_batch_moves_what_is_said(void **state)
+{
+    (void)state;
+    must_move(0);
+    must_move(5);
 }
 
 /* ---- faults, planted ---- */
@@ -246,7 +265,7 @@ static kg_status puts_at_once(void *to, const void *from, uint64_t bytes,
 static void an_operation_or_a_copy_that_waits_is_seen(void **state)
 {
     struct kg_backend operation = *emu(), copy = *emu();
-    struct how alone = {"exact", ROUTED, KG_F32, 0, true, false, true};
+    struct how alone = {"exact", ROUTED, KG_F32, 0, true, false, true, 0};
 
     (void)state;
     operation.swiglu_bwd = waits_first;

@@ -520,6 +520,8 @@ struct kg_backend {
                               struct kg_err *err);
     kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
+    kg_status (*sum_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                          struct kg_ivec places, struct kg_err *err);
     /* experts; any NULL: such models are refused, see kg_experts_missing */
     kg_status (*route)(const struct kg_route *r, struct kg_mat logits,
                        struct kg_ivec given, struct kg_err *err);
@@ -811,6 +813,12 @@ kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_mat src, struct kg_ivec rows,
                             struct kg_err *err) KG_MUST_CHECK;
+/* dst[n] = +0 + sum_i src[places[i]],   ends[n-1] <= i < ends[n], from 0 for the first
+ * dst (N,D), src fp32; ends (N), ascending; places (ends[N-1])
+ * numerics: added in order of i */
+kg_status kg_op_sum_rows(const struct kg_backend *be, struct kg_mat dst,
+                         struct kg_mat src, struct kg_ivec ends, struct kg_ivec places,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Chooses a token's experts and their weights:
  *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or those `given`, if not empty

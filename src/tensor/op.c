@@ -108,13 +108,6 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
     return check_range(op, name, ids, n, 0, end, err);
 }
 
-static kg_status check_ids(const struct kg_backend *be, const char *op, const char *name,
-                           struct kg_ivec ids, int64_t n, int64_t end, struct kg_err *err)
-{
-    KG_TRY(check_length(op, name, ids.data, ids.n, n, err));
-    return be->host_memory ? kg_ids_check(op, name, ids.data, n, end, err) : KG_OK;
-}
-
 static kg_status check_head_dim(const char *op, int64_t cols, int heads, int head_dim,
                                 struct kg_err *err)
 {
@@ -607,7 +600,6 @@ kg_status kg_op_gelu(const struct kg_backend *be, struct kg_mat y, struct kg_mat
     return be->gelu ? be->gelu(y, x, err) : missing(be, "gelu", err);
 }
 
-/* ---- moving ---- */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err)
 {
@@ -618,27 +610,6 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
         return kg_fail(err, KG_EINVAL,
                        "cast: src and dst lie in panels, expected rows on one side");
     return be->cast ? be->cast(dst, src, err) : missing(be, "cast", err);
-}
-
-kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
-                             struct kg_ivec rows, struct kg_mat src, struct kg_err *err)
-{
-    const char *op = "scatter_rows";
-    KG_TRY(check(op, "src", src, ANY, ANY, CT, err));
-    KG_TRY(check(op, "pool", pool, ANY, src.cols, 1u << src.dtype, err));
-    KG_TRY(check_ids(be, op, "rows", rows, src.rows, pool.rows, err));
-    return be->scatter_rows ? be->scatter_rows(pool, rows, src, err)
-                            : missing(be, op, err);
-}
-
-kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
-                            struct kg_mat src, struct kg_ivec rows, struct kg_err *err)
-{
-    const char *op = "gather_rows";
-    KG_TRY(check(op, "src", src, ANY, ANY, CT, err));
-    KG_TRY(check(op, "dst", dst, ANY, src.cols, 1u << src.dtype, err));
-    KG_TRY(check_ids(be, op, "rows", rows, dst.rows, src.rows, err));
-    return be->gather_rows ? be->gather_rows(dst, src, rows, err) : missing(be, op, err);
 }
 
 /* ---- attention ---- */

@@ -96,6 +96,14 @@ static inline kg_status check_vec_if(const char *op, const char *name, struct kg
     return v.data ? check_vec(op, name, v, n, err) : KG_OK;
 }
 
+static inline kg_status check_ids(const struct kg_backend *be, const char *op,
+                                  const char *name, struct kg_ivec ids, int64_t n,
+                                  int64_t end, struct kg_err *err)
+{
+    KG_TRY(check_length(op, name, ids.data, ids.n, n, err));
+    return be->host_memory ? kg_ids_check(op, name, ids.data, n, end, err) : KG_OK;
+}
+
 /* The backend's panels, for operands that may use them. */
 static inline unsigned panels(const struct kg_backend *be)
 {

@@ -702,6 +702,12 @@ static void ids_that_the_host_can_read_are_checked(void **state)
            "embed: tokens[2] is 8, expected 0..7");
     expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), kg_ivec(bad, 4), &err),
            KG_EINVAL, "rows[2] is 8, expected 0..3");
+    expect(kg_op_sum_rows(be, f32(x, 4, 8), f32(x, 4, 8), kg_ivec(bad, 4),
+                          kg_ivec(bad, 2), &err),
+           KG_EINVAL, "sum_rows: ends[2] is 8, expected 0..2");
+    expect(kg_op_sum_rows(be, f32(x, 1, 8), f32(x, 4, 8), kg_ivec(bad, 1),
+                          kg_ivec(bad, 4), &err),
+           KG_EINVAL, "sum_rows: places[2] is 8, expected 0..3");
 }
 
 /* Computes nothing: what it is asked for has passed the checks. */

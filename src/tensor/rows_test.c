@@ -1,5 +1,6 @@
 /* Norms, biases, gates and casts of rows: a device's kernels give the CPU's bits, however
- * wide a row is, however it lies, and whatever its numbers are.
+ * wide a row is, however it lies, and whatever its numbers are. Moved rows are the same,
+ * and sums of rows are added in order.
  */
 #include "tensor/matrix_testing.h"
 
@@ -313,15 +314,132 @@ static void a_row_longer_than_a_launch_is_cast(void **state)
     buffer_free(y);
 }
 
+/* ---- moving and adding ---- */
+enum { FROM = 23, TO = 9, MOST_PLACES = 40 };
+
+/* Rows of a matrix that lies as asked, of the numbers of another one. */
+static struct kg_mat laid(enum kg_dtype t, int64_t rows, int64_t cols, int64_t first)
+{
+    struct kg_mat m = matrix(t, rows, cols + 16);
+
+    m.data = (char *)m.data + (size_t)first * kg_dtype_traits(t)->bytes;
+    m.cols = cols;
+    return m;
+}
+static void unlay(struct kg_mat m, int64_t first)
+{
+    buffer_free((char *)m.data - (size_t)first * kg_dtype_traits(m.dtype)->bytes);
+}
+
+static void must_have(const char *what, struct kg_mat m, int64_t r, int64_t c,
+                      double want)
+{
+    const double found = get(m, r, c);
+
+    if (found != want || signbit(found) != signbit(want))
+        fail_msg("%s of %d columns: row %d, column %d: expected %g, found %g", what,
+                 (int)m.cols, (int)r, (int)c, want, found);
+}
+
+static void move_laid(enum kg_dtype t, int64_t cols, int64_t first)
+{
+    const struct kg_mat src = laid(t, FROM, cols, first);
+    const struct kg_mat some = laid(t, TO, cols, first),
+                        pool = laid(t, FROM, cols, first);
+    int32_t *rows = buffer_of(TO, sizeof *rows);
+
+    for (int r = 0; r < FROM; r++)
+        for (int c = 0; c < cols; c++)
+            set(src, r, c, uniform());
+    for (int r = 0; r < TO; r++)
+        rows[r] = (7 * r + 2) % FROM;
+    must(kg_op_gather_rows(backend(), some, src, kg_ivec(rows, TO), &err));
+    must(kg_op_scatter_rows(backend(), pool, kg_ivec(rows, TO), some, &err));
+    for (int r = 0; r < TO; r++)
+        for (int c = 0; c < cols; c++) {
+            must_have("gathered", some, r, c, get(src, rows[r], c));
+            must_have("scattered", pool, rows[r], c, get(src, rows[r], c));
+        }
+    for (int c = 0; c < cols + 16 - first;
+         c++) /* a row of none, and what is beside one */
+        must_have("left alone", pool, c < cols ? 1 : rows[0], c, 0);
+    buffer_free(rows);
+    unlay(src, first);
+    unlay(some, first);
+    unlay(pool, first);
+}
+
+static void rows_are_moved_however_they_lie(void **state)
+{
+    static const int64_t cols[] = {1040, 24, 13, 8, 1}, first[] = {0, 8, 1};
+
+    (void)state;
+    random_state = 8;
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
+        for (size_t j = 0; j < sizeof first / sizeof *first; j++) {
+            move_laid(KG_F32, cols[i], first[j]);
+            move_laid(KG_BF16, cols[i], first[j]);
+        }
+}
+
+/* Row 3 of dst adds nothing, and row 5 begins with -0; the first adds 12 rows. */
+static void add_laid(int64_t cols, int64_t first)
+{
+    static const int32_t n[TO] = {12, 1, 2, 0, 5, 1, 7, 1, 3};
+    const struct kg_mat src = laid(KG_F32, FROM, cols, first);
+    const struct kg_mat dst = laid(KG_F32, TO, cols, first);
+    int32_t *ends = buffer_of(TO, sizeof *ends), at = 0;
+    int32_t *places = buffer_of(MOST_PLACES, sizeof *places);
+
+    for (int r = 0; r < FROM; r++)
+        for (int c = 0; c < cols; c++)
+            set(src, r, c, r == FROM - 1 ? -0.0 : uniform());
+    for (int r = 0; r < TO; r++) {
+        for (int i = 0; i < n[r]; i++, at++)
+            places[at] = r == 5 ? FROM - 1 : 11 * at % FROM;
+        ends[r] = at;
+        for (int c = 0; c < cols; c++)
+            set(dst, r, c, 77);
+    }
+    must(kg_op_sum_rows(backend(), dst, src, kg_ivec(ends, TO), kg_ivec(places, at),
+                        &err));
+    for (int r = 0; r < TO; r++)
+        for (int c = 0; c < cols; c++) {
+            float sum = 0.0f;
+
+            for (int i = ends[r] - n[r]; i < ends[r]; i++)
+                sum += (float)get(src, places[i], c);
+            must_have("a sum", dst, r, c, sum);
+        }
+    must_have("beside a sum", kg_mat(dst.data, KG_F32, TO, cols + 16), 2, cols, 0);
+    buffer_free(ends);
+    buffer_free(places);
+    unlay(src, first);
+    unlay(dst, first);
+}
+
+static void rows_are_added_in_order(void **state)
+{
+    (void)state;
+    random_state = 9;
+    for (int i = 0; i < 9; i++)
+        add_laid((const int64_t[]){1040, 24, 13}[i / 3],
+                 (const int64_t[]){0, 8, 1}[i % 3]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_are_normed_as_rows_are),
+        cmocka_unit_test(rows_are_moved_however_they_lie),
+        cmocka_unit_test(rows_are_added_in_order),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const struct CMUnitTest of_kernels[] = {
+        cmocka_unit_test(rows_are_moved_however_they_lie),
+        cmocka_unit_test(rows_are_added_in_order),
         cmocka_unit_test(rows_of_any_width_have_the_bits_of_the_cpu),
         cmocka_unit_test(a_sum_over_many_rows_has_the_bits_of_the_cpu),
         cmocka_unit_test(heads_are_normed_as_rows_are),

@@ -188,6 +188,12 @@ static kg_status far_gather_rows(struct kg_mat dst, struct kg_mat src,
 {
     LENDING(gather_rows(dst, src, rows, err), dst.data, src.data, rows.data);
 }
+static kg_status far_sum_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                              struct kg_ivec places, struct kg_err *err)
+{
+    LENDING(sum_rows(dst, src, ends, places, err), dst.data, src.data, ends.data,
+            places.data);
+}
 static kg_status far_route(const struct kg_route *r, struct kg_mat logits,
                            struct kg_ivec given, struct kg_err *err)
 {
@@ -327,6 +333,7 @@ static struct kg_backend table = {
     .cast = far_cast,
     .scatter_rows = far_scatter_rows,
     .gather_rows = far_gather_rows,
+    .sum_rows = far_sum_rows,
     .route = far_route,
     .route_bwd = far_route_bwd,
     .matmul_groups = far_matmul_groups,

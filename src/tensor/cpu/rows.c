@@ -1,7 +1,7 @@
-/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic.
+/* Moving whole rows, into the pages of a KV cache and out of them, and adding them.
  *
- * Gathering writes each row once, so threads share it. Scattering goes in order on one
- * thread; destinations are distinct.
+ * Gathering and sums write each row once, so threads share them. Scattering goes in order
+ * on one thread; destinations are distinct.
  */
 #include "tensor/cpu/cpu_internal.h"
 
@@ -30,5 +30,25 @@ kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ive
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(dst.rows * dst.cols / 4))
     for (int64_t n = 0; n < dst.rows; n++)
         copy_row(dst, n, src, rows.data[n]);
+    return KG_OK;
+}
+
+static void add_row(float *sum, const float *x, int64_t cols)
+{
+    for (int64_t c = 0; c < cols; c++)
+        sum[c] += x[c];
+}
+
+kg_status kg_cpu_sum_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                          struct kg_ivec places, struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(places.n * dst.cols))
+    for (int64_t n = 0; n < dst.rows; n++) {
+        float *sum = kg_cpu_f32(dst, n);
+        memset(sum, 0, (size_t)dst.cols * sizeof *sum);
+        for (int32_t i = n > 0 ? ends.data[n - 1] : 0; i < ends.data[n]; i++)
+            add_row(sum, kg_cpu_f32(src, places.data[i]), dst.cols);
+    }
     return KG_OK;
 }

@@ -58,6 +58,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .cast = kg_cpu_cast,
     .scatter_rows = kg_cpu_scatter_rows,
     .gather_rows = kg_cpu_gather_rows,
+    .sum_rows = kg_cpu_sum_rows,
     .route = kg_cpu_route,
     .route_bwd = kg_cpu_route_bwd,
     .matmul_groups = kg_cpu_matmul_groups,

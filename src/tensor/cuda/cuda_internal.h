@@ -278,6 +278,8 @@ kg_status kg_cuda_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct k
                                struct kg_err *err);
 kg_status kg_cuda_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                               struct kg_err *err);
+kg_status kg_cuda_sum_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                           struct kg_ivec places, struct kg_err *err);
 kg_status kg_cuda_route(const struct kg_route *r, struct kg_mat logits,
                         struct kg_ivec given, struct kg_err *err);
 kg_status kg_cuda_route_bwd(struct kg_mat dlogits, const struct kg_route *r,

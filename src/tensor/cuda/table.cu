@@ -83,6 +83,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .cast = kg_cuda_cast,
     .scatter_rows = kg_cuda_scatter_rows,
     .gather_rows = kg_cuda_gather_rows,
+    .sum_rows = kg_cuda_sum_rows,
     .route = kg_cuda_route,
     .route_bwd = kg_cuda_route_bwd,
     .matmul_groups = kg_cuda_matmul_groups,
