@@ -130,6 +130,9 @@ const struct kg_flag kg_eval_flags[] = {
      "env search: type of vectors in memory, fp16 or int8; results are the same (default "
      "fp16)",
      0, 0, "fp16|int8"},
+    {"search-device", 0, KEY(STRING, "search_device"), "WHERE",
+     "env search: where vectors and encoder are: cpu, or model: on its GPU (default cpu)",
+     0, 0, "cpu|model"},
     {"search-topk", 0, KEY(INT, "search_topk"), "N",
      "env search: passages per query (default 3)", 1, 1000},
     {"turns", 0, KEY(INT, "turns"), "N",

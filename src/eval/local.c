@@ -363,6 +363,21 @@ static bool all_there(const bool *there, size_t n)
     return true;
 }
 
+/* Of a search that is to be beside the model: on its GPU. */
+static kg_status open_episodes(struct local_work *w, struct kg_err *err)
+{
+    const struct kg_backend *be = w->local->model->backend;
+    struct kg_episode_opts opts = w->set->episode;
+
+    if (opts.env_opts.how.beside_model && be->host_memory)
+        return kg_fail(err, KG_EINVAL,
+                       "search_device: model acts only with a model on a GPU (--device); "
+                       "remove it (default cpu)");
+    if (opts.env_opts.how.beside_model)
+        opts.env_opts.how.backend = be;
+    return kg_episodes_open(&w->episodes, w->local->tok, &opts, err);
+}
+
 static kg_status run_set(struct local_work *w, const bool *there, struct kg_err *err)
 {
     size_t enough = (size_t)w->local->max_batch *
@@ -371,7 +386,7 @@ static kg_status run_set(struct local_work *w, const bool *there, struct kg_err 
                                                      &w->opts);
 
     if (w->set->episode.env)
-        KG_TRY(kg_episodes_open(&w->episodes, w->local->tok, &w->set->episode, err));
+        KG_TRY(open_episodes(w, err));
     kg_episodes_fit(&ro, w->episodes);
     KG_TRY(kg_rollout_create(&w->engine, w->local->model, w->local->tok, &ro, err));
     if (!w->episodes && !w->local->score)

@@ -112,7 +112,7 @@ static const struct kg_opt_row set_rows[] = {
      "longest episode in tokens, with prompt and observations; 0: 4096, or the model's "
      "positions if fewer",
      false, "env!none"},
-    KG_SEARCH_ROWS("search_", struct kg_eval_set, episode.env_opts., "env=search"),
+    KG_SEARCH_ROWS("search_", struct kg_eval_set, episode.env_opts., "env=search", ""),
     {0},
 };
 

@@ -875,12 +875,12 @@ static void keys_of_a_retriever_need_one(void **state)
     static const struct {
         const char *key, *value;
     } rows[] = {
-        {"search_where", "x.db"},        {"search_kind", "dense"},
-        {"search_model", "m"},           {"search_passages", "7"},
-        {"search_vectors", "int8"},      {"search_fusion", "score"},
-        {"search_weight", "0.25"},       {"search_topk", "9"},
-        {"search_when_down", "observe"}, {"search_timeout_ms", "9"},
-        {"search_tries", "9"},
+        {"search_where", "x.db"},   {"search_kind", "dense"},
+        {"search_model", "m"},      {"search_passages", "7"},
+        {"search_vectors", "int8"}, {"search_fusion", "score"},
+        {"search_device", "model"}, {"search_weight", "0.25"},
+        {"search_topk", "9"},       {"search_when_down", "observe"},
+        {"search_timeout_ms", "9"}, {"search_tries", "9"},
     };
     static const char alone[] = "sets:\n  a: {data: data.jsonl, task: search-qa}\n",
                       server[] = "sets:\n  a: {data: data.jsonl, task: search-qa, env: "

@@ -139,6 +139,8 @@ static void a_key_with_its_condition_passes(void **state)
         {"search.topk=5", "episode.env=search"},
         {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
         {"search.vectors=int8", "episode.env=search", "search.kind=dense"},
+        {"search.device=model", "episode.env=search", "search.kind=dense",
+         "model.device=cuda"},
         {"search.model=m", "episode.env=search", "search.kind=hybrid"},
         {"search.model=m", "episode.env=search", "search.kind=dense",
          "search.where=http://h:1/r"},
@@ -225,6 +227,9 @@ static const struct {
       "search.where=http://h:1/r"},
      "search.vectors: acts only with search.where other than http://*; remove it "
      "(default fp16)"},
+    {{"search.device=model", "episode.env=search", "search.kind=dense"},
+     "search.device: acts only with model.device other than cpu; remove it (default "
+     "cpu)"},
     {{"search.weight=0", "episode.env=search", "search.kind=dense"},
      "search.weight: acts only with search.kind hybrid; remove it (default 0.5), found "
      "0 "},

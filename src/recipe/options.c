@@ -226,7 +226,8 @@ static const struct kg_opt_row first_rows[] = {
      "episodes in progress, including those that wait for a tool; 0: twice "
      "rollout.max_batch (results do not depend on it)",
      true, "episode.env!none"},
-    KG_SEARCH_ROWS("search.", struct kg_recipe, episode.env_opts., "episode.env=search"),
+    KG_SEARCH_ROWS("search.", struct kg_recipe, episode.env_opts., "episode.env=search",
+                   "&model.device!cpu"),
     {0},
 };
 

@@ -59,6 +59,7 @@ struct kg_search_how {
     /* dense, hybrid: holds vectors and encoder; does not affect results; borrowed; NULL:
      * the CPU */
     const struct kg_backend *backend;
+    bool beside_model; /* backend is to be that of a run's or an evaluation's model */
     /* hybrid: weight of the ranking by vectors, 0 to 1; that by words has the rest */
     double weight;
     int64_t passages; /* required number of passages; 0: any */
@@ -133,6 +134,11 @@ struct kg_index_device {
     uint64_t up, down; /* bytes */
 };
 void kg_index_device(struct kg_index_device *out, const struct kg_index *index) KG_GUEST;
+/* That memory, before the index is asked on how->backend; 0 without a device.
+ * errors: those of kg_index_ask */
+kg_status kg_index_device_plan(uint64_t *bytes, const struct kg_index *index,
+                               const struct kg_search_how *how,
+                               struct kg_err *err) KG_GUEST;
 void kg_index_close(struct kg_index *index); /* after its searchers; NULL allowed */
 void kg_index_info(struct kg_index_info *out, const struct kg_index *index);
 kg_status kg_index_verify(const char *path, struct kg_err *err) KG_MUST_CHECK;

@@ -1,12 +1,14 @@
 /* The row `index`: a thread that searches, so that whoever decodes is not held up.
  *
  * One list passes questions to the thread, another returns them. Its answers depend on
- * nothing but the index and the text.
+ * nothing but the index and the text. A device has one caller, who decodes: then there is
+ * no thread, and a poll searches for all that was asked.
  */
 #include "search/retriever_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "tensor/backend.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -24,7 +26,7 @@ struct engine {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t asked, answered;
     struct list todo, done;
-    bool stop, runs;
+    bool stop, runs; /* runs: there is a thread */
 };
 
 static void list_clear(struct list *l)
@@ -153,6 +155,8 @@ static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
     KG_TRY(kg_index_open(&e->index, opts->where, NULL, err));
     KG_TRY(kg_index_ask(e->index, &opts->how, err));
     KG_TRY(kg_searcher_open(&e->searcher, e->index, err));
+    if (opts->how.backend && !opts->how.backend->host_memory)
+        return KG_OK;
     if (pthread_create(&e->thread, NULL, work, e) != 0)
         return kg_fail(err, KG_EIO, "retriever: cannot start a thread for %s",
                        opts->where);
@@ -198,10 +202,13 @@ static kg_status index_poll(void *engine, int timeout_ms, kg_answered_fn answere
 {
     struct engine *e = engine;
     const struct timespec until = kg_clock_deadline(timeout_ms);
+    struct kg_question *batch[KG_AHEAD_MAX];
 
     (void)err;
     pthread_mutex_lock(&e->lock);
-    while (!e->done.first && timeout_ms > 0)
+    while (!e->runs && e->todo.first)
+        answer_batch(e, batch, take_batch(batch, e));
+    while (!e->done.first && e->runs && timeout_ms > 0)
         if (pthread_cond_timedwait(&e->answered, &e->lock, &until) != 0)
             break;
     struct kg_question *q = e->done.first;

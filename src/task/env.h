@@ -51,11 +51,12 @@ struct kg_env_opts {
                    "turn or a report",                                                   \
                    true, needs)
 /* The option rows of a search, for recipes and suites, over a struct S as
- * KG_SAMPLING_ROWS. A server has its own vectors and fusion. */
+ * KG_SAMPLING_ROWS. A server has its own vectors and fusion. on_gpu: "&" and what says
+ * that the model is on one, or "" */
 #define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
 #define KG_IF_MINE(needs, before, kinds)                                                 \
     KG_IF_KIND(needs, before, kinds) "&" before "where!http://*"
-#define KG_SEARCH_ROWS(before, S, at, needs)                                             \
+#define KG_SEARCH_ROWS(before, S, at, needs, on_gpu)                                     \
     KG_OPT_ROW(before "where", KG_OPT_AT(S, at retriever), "", 0, 0, NULL,               \
                "env search: an index file, or http://HOST:PORT/retrieve", true, needs),  \
         KG_OPT_ROW(before "kind", KG_OPT_AT(S, at how.kind), "bm25", 0, 0,               \
@@ -75,6 +76,11 @@ struct kg_env_opts {
                    "kind dense, hybrid: type of vectors in memory; int8 recomputes the " \
                    "best candidates from the file (results do not depend on it)",        \
                    true, KG_IF_MINE(needs, before, "dense,hybrid")),                     \
+        KG_OPT_ROW(before "device", KG_OPT_AT(S, at how.beside_model), "cpu", 0, 0,      \
+                   "cpu|model",                                                          \
+                   "kind dense, hybrid: where vectors and encoder are: cpu, or model: "  \
+                   "on the GPU of the model (results do not depend on it)",              \
+                   true, KG_IF_MINE(needs, before, "dense,hybrid") on_gpu),              \
         KG_OPT_ROW(                                                                      \
             before "fusion", KG_OPT_AT(S, at how.fusion), "rank", 0, 0, "rank|score",    \
             "kind hybrid: combine the two rankings by reciprocal rank or by scores",     \

@@ -119,6 +119,7 @@ struct kg_run_work {
     struct kg_rollout_opts validation_opts; /* engine of validation; max_batch 0: none */
     /* device memory when the run was opened; 0: no device, or unknown */
     uint64_t device_total, device_free;
+    uint64_t index_bytes;         /* of the retriever, beside the model on its device */
     struct kg_episodes *episodes; /* NULL: single turns */
     struct kg_lane_sum lane_sum;  /* sums gradients of several lanes or ranks */
     /* experts: the load of all updates of a step, and that of the current update as a

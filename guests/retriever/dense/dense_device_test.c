@@ -9,6 +9,9 @@
 #include "base/folder_testing.h"
 #include "tensor/backend_testing.h"
 
+#include "search/retriever.h"
+
+#include <dirent.h>
 #include <pthread.h>
 
 #define MODEL "tests/data/encoder/bert"
@@ -231,6 +234,20 @@ static void plan_of(struct kg_dense_memory *plan, const char *name, enum kg_code
                        strcmp(name, "few") == 0 ? FEW : PASSAGES, DIM, &err));
 }
 
+/* As a run asks for it. */
+static void must_plan(const struct kg_index *index, const struct kg_search_how *way,
+                      uint64_t expected)
+{
+    struct kg_search_how how = *way;
+    uint64_t bytes;
+
+    must(kg_index_device_plan(&bytes, index, &how, &err));
+    assert_int_equal(bytes, 0);
+    how.backend = backend();
+    must(kg_index_device_plan(&bytes, index, &how, &err));
+    assert_int_equal(bytes, expected);
+}
+
 /* Of the device, by any number of searchers. */
 static void a_plan_is_what_is_taken(void **state)
 {
@@ -248,6 +265,7 @@ static void a_plan_is_what_is_taken(void **state)
 
             plan_of(&plan, names[i], (enum kg_code)code);
             start(&e, names[i], &ways[code], backend());
+            must_plan(e.index, &ways[code], plan.vectors + plan.encoder + plan.beside);
             must(kg_searcher_open(&another, e.index, &err));
             find(&hits, another, 1, 3);
             assert_int_equal(kg_pages_memory().held - before,
@@ -406,6 +424,71 @@ static void threads_take_turns(void **state)
     stop(&far);
 }
 
+/* ---- a run's retriever ---- */
+static int threads_now(void)
+{
+    int n = 0;
+    DIR *all = opendir("/proc/self/task");
+
+    assert_non_null(all);
+    while (readdir(all))
+        n++;
+    closedir(all);
+    return n;
+}
+
+enum { RUN_TOPK = 3 };
+struct heard {
+    const struct engine *here;
+    int n;
+};
+
+static kg_status hear(void *user, const struct kg_retrieved *a, struct kg_err *e)
+{
+    struct heard *h = user;
+    struct kg_hits want;
+
+    (void)e;
+    find(&want, h->here->s, (int)a->ticket, RUN_TOPK);
+    assert_false(a->failed);
+    assert_int_equal(a->n, want.n);
+    for (size_t i = 0; i < a->n; i++) {
+        assert_string_equal(a->passages[i].id, want.passages[i].id);
+        assert_true(a->passages[i].score == want.passages[i].score);
+    }
+    h->n++;
+    return KG_OK;
+}
+
+/* Its operations are called by the thread that polls, which also decodes. */
+static void a_retriever_on_a_device_has_no_thread(void **state)
+{
+    struct kg_retriever_opts opts = {
+        .where = in_dir("index"), .how = ways[2], .topk = RUN_TOPK};
+    struct heard h = {0};
+    struct engine here;
+    struct kg_retriever *r;
+    char text[96];
+    int before;
+
+    (void)state;
+    start(&here, "index", &ways[2], NULL);
+    h.here = &here;
+    opts.how.backend = backend();
+    before = threads_now();
+    must(kg_retriever_open(&r, &opts, &err));
+    assert_int_equal(threads_now(), before);
+    for (int i = 0; i < QUERIES + 2; i++) { /* more than share a pass */
+        query_of(text, i);
+        must(kg_retriever_ask(r, text, strlen(text), (uint64_t)i, &err));
+    }
+    while (kg_retriever_waiting(r) > 0)
+        must(kg_retriever_poll(r, 0, hear, &h, &err)); /* never waits */
+    assert_int_equal(h.n, QUERIES + 2);
+    kg_retriever_close(r);
+    stop(&here);
+}
+
 /* ---- what goes wrong ---- */
 static void a_device_that_is_lost_is_told(void **state)
 {
@@ -464,6 +547,7 @@ int main(void)
         cmocka_unit_test(a_byte_too_few_is_refused_with_the_numbers),
         cmocka_unit_test(a_pass_crosses_as_much_as_is_said),
         cmocka_unit_test(threads_take_turns),
+        cmocka_unit_test(a_retriever_on_a_device_has_no_thread),
         cmocka_unit_test(a_device_that_is_lost_is_told),
     };
     const struct CMUnitTest counted[] = {

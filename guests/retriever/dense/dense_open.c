@@ -267,10 +267,15 @@ static kg_status check_memory(struct kg_dense *d, const struct kg_search_how *ho
     return kg_dense_check_device(d, how->backend, err);
 }
 
+static bool is_far(const struct kg_search_how *how)
+{
+    return how->backend && !how->backend->host_memory;
+}
+
 static kg_status fill(struct kg_dense *d, sqlite3 *db, const struct kg_search_how *how,
                       struct kg_err *err)
 {
-    const bool far = how->backend && !how->backend->host_memory;
+    const bool far = is_far(how);
 
     KG_TRY(kg_dense_dim(&d->dim, db, d->path, err));
     if (d->dim == 0)
@@ -284,6 +289,29 @@ static kg_status fill(struct kg_dense *d, sqlite3 *db, const struct kg_search_ho
     if (far)
         KG_TRY(kg_dense_device_open(&d->device, how->backend, d, err));
     return read_vectors(d, db, err);
+}
+
+kg_status kg_index_device_plan(uint64_t *bytes, const struct kg_index *index,
+                               const struct kg_search_how *how, struct kg_err *err)
+{
+    const bool narrow = how->vectors && strcmp(how->vectors, "int8") == 0;
+    struct kg_dense_memory m;
+    sqlite3 *db = NULL;
+    int32_t dim;
+
+    *bytes = 0;
+    if (!is_far(how))
+        return KG_OK;
+    kg_status status = kg_sql_open_index(&db, index->path, err);
+    if (status == KG_OK)
+        status = kg_dense_dim(&dim, db, index->path, err);
+    sqlite3_close(db);
+    if (status != KG_OK)
+        return status;
+    KG_TRY(kg_dense_plan(&m, how->model, how->backend, narrow ? KG_CODE_I8 : KG_CODE_F16,
+                         index->info.passages, dim, err));
+    *bytes = m.vectors + m.encoder + m.beside;
+    return KG_OK;
 }
 
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,

@@ -220,6 +220,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     if (w->sampler_opts.max_tokens > 0)
         add(m, "scoring", kg_rows_memory(s->sampler, &w->sampler_opts));
     add_sampling(m, run);
+    add(m, "index", (struct kg_bytes){w->index_bytes, 0});
     add(m, "recorded experts", recorded_experts(run));
     add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model, &w->rows_opts));
 }

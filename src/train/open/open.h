@@ -93,8 +93,10 @@ kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
                             const struct kg_run_inputs *in,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* step/episodes.c: opens work->episodes if the config has an environment. */
+/* step/episodes.c: opens work->episodes if the config has an environment.
+ * be: of the model */
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
+                               const struct kg_backend *be,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- check.c: errors EINVAL, with the key ---- */

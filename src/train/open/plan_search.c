@@ -109,7 +109,8 @@ static kg_status put_index(struct kg_str *out, const struct kg_env_opts *o,
     struct kg_index_info info;
     struct sizes s;
 
-    KG_TRY(kg_index_ask(index, &o->how, err));
+    if (!o->how.backend) /* beside the model it is once, and the run has opened it */
+        KG_TRY(kg_index_ask(index, &o->how, err));
     kg_index_info(&info, index);
     KG_TRY(take_sizes(&s, &o->how, info.passages, err));
     KG_TRY(kg_str_printf(
@@ -129,6 +130,23 @@ kg_status kg_plan_search(struct kg_str *out, const struct kg_env_opts *o,
         return put_server(out, o, err);
     KG_TRY(kg_index_open(&index, o->retriever, NULL, err));
     kg_status status = put_index(out, o, index, err);
+    kg_index_close(index);
+    return status;
+}
+
+kg_status kg_search_beside(struct kg_env_opts *o, uint64_t *bytes,
+                           const struct kg_backend *be, struct kg_err *err)
+{
+    struct kg_index *index = NULL;
+
+    *bytes = 0;
+    if (!o->how.beside_model)
+        return KG_OK;
+    o->how.backend = be;
+    if (!kg_index_device_plan)
+        return kg_guest_missing("search.device", "retriever", err);
+    KG_TRY(kg_index_open(&index, o->retriever, NULL, err));
+    kg_status status = kg_index_device_plan(bytes, index, &o->how, err);
     kg_index_close(index);
     return status;
 }

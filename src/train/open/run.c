@@ -12,6 +12,7 @@
 #include "recipe/options.h"
 #include "tensor/device.h"
 #include "train/open/memory.h"
+#include "train/open/plan_search.h"
 #include "train/step/anchor.h"
 #include "train/step/begun.h"
 #include "train/step/rl_batch.h"
@@ -63,6 +64,8 @@ static kg_status outline_all(struct kg_run *run, const struct kg_model_config *c
         KG_TRY(kg_model_outline(&run->state.sampler, config, &own, err));
     KG_TRY(kg_run_reference_outline(in, run->state.model, err));
     KG_TRY(kg_episodes_from_recipe(&in->episode_opts, r, err));
+    KG_TRY(kg_search_beside(&in->episode_opts.env_opts, &run->work.index_bytes,
+                            run->state.model->backend, err));
     KG_TRY(kg_run_check_router(in, run->state.model, err));
     in->train.longest = in->val.longest = prompt;
     in->val.n = r->data.val.n > 0 || r->task.val_count > 0;
@@ -143,7 +146,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
         KG_TRY(kg_run_reference_open(&run->in, &run->state, err));
     KG_TRY(kg_run_check_sampling(&run->in, err));
     KG_TRY(kg_run_data_open(run, err));
-    KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
+    KG_TRY(kg_run_episodes_open(&run->in, &run->work, run->state.model->backend, err));
     KG_TRY(kg_run_answers_open(&run->in, &run->state, err));
     KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
     KG_TRY(kg_run_check(&run->in, &run->state, err));

@@ -10,9 +10,10 @@
 #include "recipe/options.h"
 #include "serve/policy.h"
 #include "train/open/open.h"
+#include "train/open/plan_search.h"
 
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
-                               struct kg_err *err)
+                               const struct kg_backend *be, struct kg_err *err)
 {
     KG_TRY(kg_episodes_from_recipe(&in->episode_opts, &in->recipe, err));
     if (!in->episode_opts.env)
@@ -24,6 +25,7 @@ kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *wor
                        in->episode_opts.env->name);
     KG_TRY(kg_env_check_task(in->episode_opts.env, in->task,
                              "episode.env external and task.name environment", err));
+    KG_TRY(kg_search_beside(&in->episode_opts.env_opts, &work->index_bytes, be, err));
     in->episode_opts.host = &kg_policy_host;
     in->episode_opts.prompt = &in->prompt;
     in->episode_opts.further = in->task_opts.further;
