@@ -27,7 +27,6 @@
 
 enum { LINE_BYTES = 1024, PATH_BYTES = 4096, MOST_NAP_MS = 1000, LEAST_NAP_MS = 20 };
 
-/* What was seen of one place of the board. */
 struct seen {
     bool there;
     uint64_t progress;

@@ -189,7 +189,6 @@ kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
     return KG_OK;
 }
 
-/* What bounds a job, once more. */
 static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_report *r,
                                 const struct kg_bench_job *job, struct kg_err *err)
 {

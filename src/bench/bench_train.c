@@ -112,7 +112,6 @@ static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
     return kg_rows_create(&t->rows, t->model, &opts, err);
 }
 
-/* Of t->model. */
 static kg_status training_begin(struct training *t, int n_seqs, int seq_len,
                                 struct kg_err *err)
 {

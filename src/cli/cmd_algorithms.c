@@ -106,7 +106,6 @@ static const char claims_text[] =
     "`src/policy/claims_test.c` enumerates every cell; a dash means no claim.\n"
     "\n";
 
-/* What value and gradient are compared with. */
 static const char against_kl[] =
     "Value and gradient are compared with those of the divergence in column `of`.\n"
     "Rows with tokens drawn by q have q = old; on-policy both sides are then 0. For\n"

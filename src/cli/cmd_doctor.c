@@ -29,7 +29,6 @@ const struct kg_flag kg_doctor_flags[] = {
     {0},
 };
 
-/* What is checked of products in each dtype. */
 static const struct {
     const char *name; /* for programs; %s the dtype */
     const char *text;
@@ -93,7 +92,6 @@ static kg_status put_memory(struct kg_str *out, const struct kg_backend *be,
                          (double)total / 1e9, (double)free / 1e9);
 }
 
-/* What computes, its memory, and what would join it with others. */
 static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
                             struct kg_err *err)
 {

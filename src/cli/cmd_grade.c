@@ -176,7 +176,6 @@ static kg_status put_result(struct kg_str *out, const struct kg_math_result *r,
     return kg_str_puts(out, "}\n", err);
 }
 
-/* What lasts from line to line. */
 struct grading {
     const struct kg_math_mode *mode;
     struct kg_math_result result; /* owned */

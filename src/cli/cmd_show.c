@@ -104,7 +104,6 @@ static kg_status compare(struct kg_shown *s, const struct kg_json_doc *doc,
     return status;
 }
 
-/* What was asked for must be there. */
 static kg_status check(const struct kg_shown *s, const struct kg_json_doc *doc,
                        struct kg_err *err)
 {

@@ -344,7 +344,6 @@ static void summarise(struct kg_eval_difference *row, double *d, const double *a
     row->stderror = n > 1 ? sqrt(square / (double)(n - 1) / (double)n) : 0;
 }
 
-/* What is compared, and the sums for the mean over the sets. */
 struct pairing {
     const struct folder *a;
     const struct folder *b;

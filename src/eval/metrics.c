@@ -243,7 +243,6 @@ static double plain_value(const struct kg_eval_answer *a, enum plain what)
     }
 }
 
-/* What the metrics are made of. */
 struct answers {
     const struct kg_eval_answer *a; /* (P * n) */
     const int32_t *class_of;

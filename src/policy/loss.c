@@ -14,7 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-/* What one call works on. */
 struct work {
     const struct kg_algo *algo;
     const struct kg_policy_batch *b;

@@ -64,7 +64,6 @@ static bool is_so(const void *recipe, const char *text)
 
 /* ---- values ---- */
 
-/* What a preset gives the key; NULL: nothing. */
 static const char *preset_value(const char *preset, const char *key)
 {
     const struct kg_preset *p;

@@ -17,7 +17,6 @@
 #define AT(field)  KG_OPT_AT(struct kg_recipe, field)
 #define KEY(field) #field, AT(field)
 
-/* What several keys need (data/needs.h). */
 #define WARM "sft.steps>0|sft.epochs>0"
 #define MADE "task.name=" KG_TASKS_MADE
 #define MATH KG_IF_GRADES("math", "task.name", "task.rewards")

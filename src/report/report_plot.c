@@ -24,7 +24,6 @@ enum {
 
 static const double huge = 1e300; /* the difference of two such is finite */
 
-/* What a column holds of one series. */
 struct column {
     double x_sum, sum, n; /* of points, of numbers, and how many */
     double points;

@@ -27,7 +27,6 @@ void kg_rank_keep(struct kg_candidate *best, size_t *n, size_t max, double score
     best[at] = (struct kg_candidate){score, row};
 }
 
-/* What the i-th of a ranking adds. */
 static double share(const struct kg_ranking *r, size_t i, enum kg_fusion fusion)
 {
     const double most = r->at[0].score, least = r->at[r->n - 1].score;

@@ -245,7 +245,6 @@ static const struct kg_http_route routes[] = {
 
 /* ---- workers ---- */
 
-/* What one request adds to the counters. */
 struct tally {
     int64_t queries, cut, found_nothing, rows;
 };

@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <string.h>
 
-/* What the number of a record counts. */
 static const char *place_name(const struct kg_dataset *data)
 {
     return data->is_file ? data->unit : "problem";

@@ -480,7 +480,6 @@ static kg_status capture(struct kg_jv *out, struct kg_jinja *j,
     return kg_jinja_cut(out, j, mark);
 }
 
-/* What a block captured, through the filters over it. */
 static kg_status run_captured(struct kg_jv *out, struct kg_jinja *j,
                               const struct kg_jinja_node *n)
 {

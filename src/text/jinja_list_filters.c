@@ -157,7 +157,6 @@ struct order {
     bool reverse;
 };
 
-/* What a member is compared by. */
 static kg_status sort_key(struct kg_jv *key, struct kg_jinja *j, const struct kg_jv *v,
                           const struct order *o)
 {

@@ -74,7 +74,6 @@ static kg_status compile(struct kg_pattern *p, enum kg_pattern_fit fit,
                    offset < n ? offset : n, (char *)why);
 }
 
-/* What a match works in. */
 static kg_status make_room(struct kg_pattern *p, struct kg_err *err)
 {
     p->match = pcre2_match_data_create(1, p->memory);

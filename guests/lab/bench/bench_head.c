@@ -120,7 +120,6 @@ static kg_status run_both_ways(double *seconds, void *user, struct kg_err *err)
     return KG_OK;
 }
 
-/* What a row says of one way to use the head. */
 struct subject {
     const char *name;
     double products;  /* N x V x D multiplications that are useful work */

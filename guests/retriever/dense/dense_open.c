@@ -256,7 +256,6 @@ kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
                    (double)machine / 1e9);
 }
 
-/* Of the machine, or of a device. */
 static kg_status check_memory(struct kg_dense *d, const struct kg_search_how *how,
                               bool far, struct kg_err *err)
 {
