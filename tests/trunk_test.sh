@@ -41,11 +41,12 @@ same_texts() {
 }
 pass "the others have their help" same_texts
 missing_benchmarks() {
-    for b in ops episodes grader head exact-kl selection policy; do refused 1 lab "kedge bench: $b" "$trunk" bench $b || return 1; done
+    for b in products decode prefill train experts lora ops episodes grader head exact-kl selection policy; do refused 1 lab "kedge bench: $b" "$trunk" bench $b || return 1; done
     for b in encode search; do refused 1 retriever "kedge bench: $b" "$trunk" bench $b || return 1; done
     refused 1 lab "bench ranks" "$trunk" bench ranks
 }
 pass "so does a benchmark" missing_benchmarks
+pass "and the rows against the exact gradient" refused 1 lab "algorithms check" "$trunk" algorithms check
 same_keys() { "$trunk" train --keys >"$work/a" && ./kedge train --keys | cmp - "$work/a"; }
 pass "the keys of a recipe are the same" same_keys
 checked() { "$trunk" doctor >"$work/a" && grep -q '^Sampler and trainer agree' "$work/a"; }
