@@ -6,10 +6,10 @@
  * type of C, added to or not) one plan is the reference: of the first four that are
  * offered for 4,096 rows, the one whose bits most plans for few rows give, a rule without
  * timing. What it gives defines the bits. Few rows are made by whichever plan is fastest
- * of those that give the same bits, kedge's own kernels among them, and nothing about that
- * is believed: a plan is tried at the very number of rows that it is to be used for, on
- * data whose sums cancel. Where none passes, rows of zeros are added up to a number where
- * one does. Time thus chooses speed, never bits, and what was tried before or after
+ * of those that give the same bits, kedge's own kernels among them, and nothing about
+ * that is believed: a plan is tried at the very number of rows that it is to be used for,
+ * on data whose sums cancel. Where none passes, rows of zeros are added up to a number
+ * where one does. Time thus chooses speed, never bits, and what was tried before or after
  * something else never shows.
  *
  *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
