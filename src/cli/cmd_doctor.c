@@ -165,7 +165,8 @@ static kg_status verdict(struct kg_ranks *r, bool ok, struct kg_err *err)
             "a promise does not hold on this machine; use a --dtype for which it does");
     r->told = true;
     return kg_fail(err, KG_ECONFLICT,
-                   "a promise does not hold on every rank, or between ranks");
+                   "a promise does not hold on some rank or between ranks: see the lines "
+                   "with FAILS");
 }
 
 int kg_cmd_doctor(int argc, char **argv)

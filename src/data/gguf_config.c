@@ -479,7 +479,7 @@ kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g, struct kg_
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected a tensor token_embd.weight of 2 dimensions, found "
                        "%s",
-                       g->files[0].path, embed ? "one of others" : "none");
+                       g->files[0].path, embed ? "one of another number" : "none");
     KG_TRY(kg_str_printf(out, err,
                          "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\"",
                          m.arch->class_name, m.arch->model_type));
