@@ -1,4 +1,4 @@
-/* Operations on whole rows, moved and added: their checks, as op.c has those of others. */
+/* Operations on whole rows, moved and added: their checks, as in op.c. */
 #include "tensor/op_internal.h"
 
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,

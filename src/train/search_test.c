@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/watch_testing.h"
-#include "emu/emu.h"
 #include "net/http_server.h"
 #include "net/stuck_testing.h"
 #include "retriever/encoder/encoder.h"
@@ -315,62 +314,6 @@ static void a_run_by_words_and_vectors_is_the_same_with_any_batch(void **state)
     assert_same_run(ROOT "/together", ROOT "/apart", 2);
 }
 
-/* ---- vectors on the model's device ---- */
-
-/* clang-format off */
-#define LEARNED                                                                          \
-    "model.path=" ROOT "/learned/checkpoints/latest/model", "sft.steps=1", "sft.lr=1e-9", \
-    "rollout.prompts=2"
-/* clang-format on */
-
-static void plan_has_an_index(const char *const *extra)
-{
-    const char *const *const lists[] = {base, extra};
-    struct kg_config *c = config_from(ROOT "/planned", lists, 2);
-    struct kg_str out = {0};
-    struct kg_err e = {0};
-
-    if (kg_train_plan(&out, c, false, 1, &e) != KG_OK)
-        fail_msg("%s", e.message);
-    assert_non_null(strstr(kg_str_text(&out), ", index 0.0"));
-    kg_str_release(&out);
-    kg_config_free(c);
-}
-
-/* Model and index take turns on emulated kernels, in fp32: the run of the CPU. */
-static void a_search_beside_the_model_finds_the_same(void **state)
-{
-    static const char *const only_sft[] = {BY_BOTH, "train.steps=0", NULL};
-    static const char *const apart[] = {BY_BOTH, LEARNED, NULL};
-    static const char *const beside[] = {BY_BOTH, LEARNED, "model.device=auto",
-                                         "search.device=model", NULL};
-    const char *was = getenv("KEDGE_TEST_BACKEND");
-    char *named = was ? strdup(was) : NULL;
-    struct kg_err e = {0};
-
-    (void)state;
-    if (!kg_emu_open) {
-        free(named);
-        print_message("skip: kernels for devices are not emulated\n");
-        skip();
-    }
-    build_both();
-    setenv("KEDGE_TEST_BACKEND", "cpu", 1);
-    if (train(ROOT "/learned", false, 0, only_sft, &e) != KG_OK ||
-        train(ROOT "/host", false, 0, apart, &e) != KG_OK)
-        fail_msg("%s", e.message);
-    setenv("KEDGE_TEST_BACKEND", "emu", 1);
-    plan_has_an_index(beside);
-    if (train(ROOT "/device", false, 0, beside, &e) != KG_OK)
-        fail_msg("%s", e.message);
-    named ? setenv("KEDGE_TEST_BACKEND", named, 1) : unsetenv("KEDGE_TEST_BACKEND");
-    free(named);
-    assert_true(last_metric(ROOT "/device", "episode/calls") > 0.5);
-    assert_same_file(ROOT "/host", ROOT "/device", "rollouts/step-000002.jsonl.zst");
-    assert_same_file(ROOT "/host", ROOT "/device",
-                     "checkpoints/latest/model/model.safetensors");
-}
-
 /* ---- a server that takes a request and never answers ---- */
 
 static int open_stuck_retriever(char assignment[80])
@@ -455,7 +398,6 @@ int main(void)
         cmocka_unit_test(a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not),
         cmocka_unit_test(a_run_does_not_go_on_with_another_index),
         cmocka_unit_test(a_run_by_words_and_vectors_is_the_same_with_any_batch),
-        cmocka_unit_test(a_search_beside_the_model_finds_the_same),
         cmocka_unit_test(a_server_that_never_answers_is_named_in_a_warning),
         cmocka_unit_test(a_wait_is_left_when_a_stop_is_asked_for),
     };
