@@ -12,7 +12,7 @@
  * chunk. STRIP is what memory moves at least (32 bytes). */
 enum { STRIP = 8, CHUNKS = 64, CHUNK_ROWS = 64 };
 /* loads of a thread under way: columns of a row, and rows of a column */
-enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16 };
+enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16, HEADS_AT_ONCE = 4 };
 
 /* ---- rows in shared memory ---- */
 /* Threads of a group: WIDE, or NARROW for a row that they load at once. HELD: the most
@@ -182,26 +182,32 @@ kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
 /* ---- sums over rows ---- */
 /* v[i] <- m[n+i,d] of `count` rows, then the last of them again; loads are under way at
  * once because the type is asked once */
-static __device__ inline void take_rows(float v[ROWS_AT_ONCE], struct kg_mat m, int64_t n,
+template <int N>
+static __device__ inline void take_rows(float (&v)[N], struct kg_mat m, int64_t n,
                                         int count, int64_t d, int64_t width)
 {
-    if (m.dtype == KG_F32) {
+    if (N == HEADS_AT_ONCE) {
 #pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; i++)
+        for (int i = 0; i < N; i++)
             v[i] = row_of(m, place_of(n + (i < count ? i : count - 1), m.cols, width))[d];
+    } else if (m.dtype == KG_F32) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v[i] = kg_cuda_f32(m, n + (i < count ? i : count - 1))[d];
     } else {
 #pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; i++)
+        for (int i = 0; i < N; i++)
             v[i] = kg_cuda_load(m, n + (i < count ? i : count - 1), d);
     }
 }
 
 /* sum + the products of `count` rows from n on, in order */
+template <int N>
 static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_mat x,
                                         struct kg_vec inv, int64_t n, int count,
                                         int64_t d, int64_t width)
 {
-    float v[ROWS_AT_ONCE], f[ROWS_AT_ONCE], r[ROWS_AT_ONCE];
+    float v[N], f[N], r[N];
 
     take_rows(v, g, n, count, d, width);
     if (inv.data) {
@@ -209,13 +215,14 @@ static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_ma
         take<1>(r, inv.data + n, count);
     }
 #pragma unroll
-    for (int i = 0; i < ROWS_AT_ONCE; i++)
+    for (int i = 0; i < N; i++)
         if (i < count)
             sum = kg_fma(v[i], inv.data ? f[i] * r[i] : 1.0f, sum);
     return sum;
 }
 
 /* One chunk of column d of g, or of g x inv. */
+template <int N>
 static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_vec inv,
                                   int64_t first, int64_t end, int64_t d, int64_t width)
 {
@@ -223,13 +230,14 @@ static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_ve
     int64_t n = first;
 
 #pragma unroll 1
-    for (; n + ROWS_AT_ONCE <= end; n += ROWS_AT_ONCE)
-        sum = add_rows(sum, g, x, inv, n, ROWS_AT_ONCE, d, width);
-    return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d, width) : sum;
+    for (; n + N <= end; n += N)
+        sum = add_rows<N>(sum, g, x, inv, n, N, d, width);
+    return n < end ? add_rows<N>(sum, g, x, inv, n, (int)(end - n), d, width) : sum;
 }
 
 /* out[d] += sum of rows g[d] (inv ? x[d] inv : 1). A thread has a column of one of
  * `chunks` at once; the first ones add what the block has of their column, in order. */
+template <int N>
 static __global__ void __launch_bounds__(STRIP *CHUNKS)
     sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv,
              int64_t all, int chunks)
@@ -246,7 +254,7 @@ static __global__ void __launch_bounds__(STRIP *CHUNKS)
         const int64_t end = first + kg_cuda_min(mine + CHUNK_ROWS, rows);
 
         if (there && mine < rows)
-            part[chunk][column] = chunk_sum(g, x, inv, first + mine, end, d, out.n);
+            part[chunk][column] = chunk_sum<N>(g, x, inv, first + mine, end, d, out.n);
         __syncthreads();
 #pragma unroll 8
         for (int c = 0; adds && c * CHUNK_ROWS < rows; c++)
@@ -265,9 +273,14 @@ static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
     const int64_t most = kg_cuda_pieces(all, CHUNK_ROWS * OF_WARP) * OF_WARP;
     const int chunks = (int)kg_cuda_min(most, CHUNKS);
 
-    if (all > 0)
-        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(out.n, STRIP), 1), STRIP * chunks, out,
-                  g, x, inv, all, chunks);
+    const dim3 grid = kg_grid(kg_cuda_pieces(out.n, STRIP), 1);
+
+    if (all > 0 && g.cols > out.n)
+        KG_LAUNCH(sum_rows<HEADS_AT_ONCE>, grid, STRIP * chunks, out, g, x, inv, all,
+                  chunks);
+    else if (all > 0)
+        KG_LAUNCH(sum_rows<ROWS_AT_ONCE>, grid, STRIP * chunks, out, g, x, inv, all,
+                  chunks);
 }
 
 /* ---- backward ---- */
