@@ -172,24 +172,6 @@ static kg_status matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         computing / kernels[k].of_product));
     return KG_OK;
 }
-static kg_status matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
-                               struct kg_err *err)
-{
-    double longest = 0, sum = 0;
-
-    /* beside each other: the longest of them, or all that they compute together */
-    for (int i = 0; i < n; i++) {
-        const double before = now.seconds[PRODUCT];
-
-        KG_TRY(matmul(to[i].c, a, to[i].b, KG_MATMUL_NT, false, err));
-        const double alone = now.seconds[PRODUCT] - before;
-        longest = fmax(longest, alone);
-        sum += alone - start;
-        now.seconds[PRODUCT] = before;
-    }
-    now.seconds[PRODUCT] += fmax(longest, a.rows > 256 ? start + sum : longest);
-    return KG_OK;
-}
 static kg_status embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err)
 {
@@ -482,7 +464,6 @@ static const struct kg_backend model = {
     .copy = copy,
     .zero = zero,
     .matmul = matmul,
-    .matmul_shared = matmul_shared,
     .embed = embed,
     .embed_bwd = embed_bwd,
     .rmsnorm = rmsnorm,
