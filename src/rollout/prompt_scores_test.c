@@ -171,10 +171,14 @@ static void a_prompt_may_fill_the_context(void **state)
     q.max_tokens = 1;
     assert_int_equal(kg_rollout_run(r, &t, &q, 1, NULL, NULL, NULL, &refusal), KG_EINVAL);
     q.max_tokens = KG_PROMPT_ONLY;
-    q.context = 150; /* an episode without a turn is none */
-    assert_int_equal(kg_rollout_begin(r, &(struct kg_rollout_session){0}, &refusal),
-                     KG_OK);
-    assert_int_equal(kg_rollout_submit(r, &q, &t, &refusal), KG_EINVAL);
+    q.context = 150; /* an episode, which is parked with its prompt */
+    NEED(kg_rollout_begin(r, &(struct kg_rollout_session){0}, err));
+    NEED(kg_rollout_submit(r, &q, &t, err));
+    for (struct kg_rollout_load load = {.waiting = 1}; load.running + load.waiting > 0;)
+        NEED(kg_rollout_step(r, &load, err));
+    assert_int_equal(t.n, 150);
+    assert_int_equal(t.finish, KG_FINISH_LENGTH);
+    release(&t, 1);
     kg_rollout_free(r);
 }
 
