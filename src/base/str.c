@@ -116,8 +116,6 @@ const char *kg_number(char text[KG_NUMBER], double x, int digits)
     return text;
 }
 
-/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
- * ends beyond COMPARED_BYTES count by their difference in length. */
 bool kg_str_listed(const char *names, const char *name, size_t n)
 {
     size_t len;
@@ -131,6 +129,8 @@ bool kg_str_listed(const char *names, const char *name, size_t n)
     return false;
 }
 
+/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
+ * ends beyond COMPARED_BYTES count by their difference in length. */
 size_t kg_str_distance(const char *a, const char *b)
 {
     size_t row[COMPARED_BYTES + 1];
