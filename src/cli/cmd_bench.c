@@ -163,7 +163,10 @@ static int bench_ranks(const char *name, enum kg_dtype ct)
     struct kg_ranks r;
     struct kg_str out = {0};
     struct kg_err err;
-    const char *command = kg_load.device ? "bench ranks --device" : name;
+    char command[32];
+
+    snprintf(command, sizeof command, "bench %s%s", name,
+             kg_load.device ? " --device" : "");
     kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, command, &err);
 
     if (status == KG_OK) /* a rank adds with those that it has in a run */
@@ -173,7 +176,7 @@ static int bench_ranks(const char *name, enum kg_dtype ct)
                            : bench_rows(&out, name, ct, &r, &err);
     if (r.me > 0)
         kg_str_clear(&out);
-    status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
+    status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), command, &err);
     return kg_cli_ranks_end(&r, status, &err);
 }
 
