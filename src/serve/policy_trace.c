@@ -33,7 +33,7 @@ static kg_status refuse(struct kg_err *err, const struct claim *c, enum key key,
 
     if (i < kg_json_size(c->list[key]))
         kg_number(found, kg_json_real(kg_json_at(c->list[key], i), NAN), 9);
-    return kg_fail(err, KG_EFORMAT, "trace: turn '%.40s': %s[%zu]: expected %s, not %s",
+    return kg_fail(err, KG_EFORMAT, "trace: turn '%.40s': %s[%zu]: expected %s, found %s",
                    c->node, keys[key], i, want, found);
 }
 
