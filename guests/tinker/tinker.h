@@ -32,7 +32,7 @@ struct kg_tinker;
 struct kg_tinker_user {
     struct kg_tinker *t;
     const char *name;   /* borrowed */
-    struct kg_path dir; /* of his models: DIR, or DIR/users/NAME */
+    struct kg_path dir; /* of the models: DIR, or DIR/users/NAME */
     int64_t last_id;
     int64_t n_jobs, n_open, n_handles[2]; /* samples: [1] */
     size_t held;                          /* bytes of results */

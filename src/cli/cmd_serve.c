@@ -65,8 +65,8 @@ const struct kg_flag kg_serve_flags[] = {
     {"api-key-file", 0, KG_TO(key_file), "FILE",
      "file with the key that clients must send (default: no key)"},
     {"api-keys", 0, KG_IF("--train&--api-key-file=", keys_file), "FILE",
-     "with --train: file with a line NAME KEY for each user, who sees only what is his "
-     "own; its owner alone may read it (docs/tinker.md)"},
+     "with --train: file with a line NAME KEY for each user; users see only their own "
+     "models; the file's owner alone may read it (docs/tinker.md)"},
     {"max-models", 0, KG_IF("--train", max_models), "N",
      "with --train: models in training at once, of each user (default: 4 of each of "
      "several users, else any number)",
