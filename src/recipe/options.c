@@ -64,8 +64,7 @@ static const struct kg_opt_row first_rows[] = {
      false, "lora.rank>0"},
     {KEY(device.products), "auto", 0, 0, "auto|cublas|own|exact",
      "bf16 products on a GPU: cublas is NVIDIA's cuBLASLt, own a kernel of kedge, exact "
-     "a "
-     "slow kernel with the CPU's bits; auto: cublas on sm_90 and sm_100, else own "
+     "a slow kernel with the CPU's bits; auto: cublas on sm_90 and sm_100, else own "
      "(docs/gpu.md)",
      false, BF16_ON_GPU},
     {KEY(device.libraries), "", 0, 0, NULL,
