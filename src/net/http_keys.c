@@ -83,6 +83,8 @@ kg_status kg_http_keys_read(struct kg_http_keys *keys, const char *path,
     *keys = (struct kg_http_keys){.n = 0};
     KG_TRY(kg_file_read_secret(&keys->text, path, MAX_FILE_BYTES, err));
     char *line = keys->text.data;
+    if (strlen(kg_str_text(&keys->text)) != keys->text.len) /* users after it are lost */
+        return kg_fail(err, KG_EFORMAT, "%s: expected lines of text, found a NUL", path);
     for (int number = 1; line; number++) {
         char *end = strchr(line, '\n');
         if (end)

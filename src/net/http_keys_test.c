@@ -68,6 +68,19 @@ static void a_file_that_others_can_read_is_refused(void **state)
     kg_http_keys_release(&k);
 }
 
+static void a_nul_does_not_hide_the_users_after_it(void **state)
+{
+    static const char text[] = "ann " ONE "\n\0\nbob " TWO "\n";
+    struct kg_http_keys k;
+    (void)state;
+    write_keys("", 0600);
+    assert_int_equal(kg_file_write_atomic(FILE, text, sizeof text - 1, &err), KG_OK);
+    assert_int_equal(chmod(FILE, 0600), 0);
+    assert_int_equal(kg_http_keys_read(&k, FILE, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "expected lines of text, found a NUL"));
+    kg_http_keys_release(&k);
+}
+
 static void what_is_wrong_is_said_with_its_line_and_without_the_key(void **state)
 {
     static const struct {
@@ -103,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_is_a_user),
+        cmocka_unit_test(a_nul_does_not_hide_the_users_after_it),
         cmocka_unit_test(a_file_that_others_can_read_is_refused),
         cmocka_unit_test(what_is_wrong_is_said_with_its_line_and_without_the_key),
     };
