@@ -81,7 +81,8 @@ struct kg_policy {
     bool hung; /* an episode of this child was given up */
     struct kg_policy_numbers numbers;
     struct kg_str told, heard;
-    size_t sent; /* bytes of what it is told */
+    size_t sent;    /* bytes of what it is told */
+    size_t unended; /* bytes of heard that were searched for the end of a line */
     /* of the present rollout */
     const struct kg_episode_run *run;
     struct kg_policy_episode *episodes; /* (run->n) owned, in the order of run->trajs */
@@ -224,6 +225,7 @@ static kg_status start_player(struct kg_policy *p, struct kg_err *err)
     p->sent = 0;
     kg_str_clear(&p->told);
     kg_str_clear(&p->heard);
+    p->unended = 0;
     if (is_server(&p->opts.env_opts))
         return open_client(p, err);
     p->fruitless++;
@@ -684,14 +686,16 @@ static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
 static kg_status take_reports(struct kg_policy *p, struct kg_err *err)
 {
     const char *at = kg_str_text(&p->heard), *end = at + p->heard.len, *stop;
+    const char *from = at + p->unended;
     struct kg_str rest = {0};
     kg_status status = KG_OK;
 
-    while (status == KG_OK && (stop = memchr(at, '\n', (size_t)(end - at)))) {
+    while (status == KG_OK && (stop = memchr(from, '\n', (size_t)(end - from)))) {
         if (stop > at)
             status = take_report(p, at, (size_t)(stop - at), err);
-        at = stop + 1;
+        at = from = stop + 1;
     }
+    p->unended = (size_t)(end - at);
     if (status == KG_OK && at > kg_str_text(&p->heard)) {
         status = kg_str_append(&rest, at, (size_t)(end - at), err);
         kg_str_release(&p->heard);
