@@ -26,7 +26,7 @@ struct place {
 };
 static __device__ inline struct place place_of(int64_t row, int64_t cols, int64_t width)
 {
-    const uint32_t r = (uint32_t)row, heads = (uint32_t)(cols / width);
+    const uint32_t r = (uint32_t)row, heads = (uint32_t)cols / (uint32_t)width;
 
     if (cols == width)
         return {row, 0};
