@@ -277,13 +277,14 @@ static int hoppers; /* of the chosen device */
 
 int kg_dev_hoppers(void) { return hoppers; }
 
-/* Kernels for sm_90a run on 9.0 alone. */
+/* Kernels for sm_90a run on 9.0 alone; those for others do nothing there. */
 static int count_hoppers(int device)
 {
     struct cudaDeviceProp p;
-    const bool known = cudaGetDeviceProperties(&p, device) == cudaSuccess;
+    const bool there = strstr(KG_CUDA_ARCHITECTURES, "sm_90a") &&
+                       cudaGetDeviceProperties(&p, device) == cudaSuccess;
 
-    return known && p.major == 9 && p.minor == 0 ? p.multiProcessorCount : 0;
+    return there && p.major == 9 && p.minor == 0 ? p.multiProcessorCount : 0;
 }
 
 /* By the driver, which is loaded: its symbol is the same for each runtime. */
@@ -295,6 +296,7 @@ bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
     const cuuint32_t box[] = {64, (cuuint32_t)rows}, steps[] = {1, 1};
 
     static_assert(sizeof *boxes == sizeof(CUtensorMap), "what the driver describes");
+    kg_dev_come();
     if (!encode)
         *(void **)&encode = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
                                   "cuTensorMapEncodeTiled");

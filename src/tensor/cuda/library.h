@@ -3,7 +3,7 @@
  * computes without CUDA.
  *
  * It exports kg_backend_cuda_about, data that is checked before any of its code is
- * called, and for tests kg_cuda_probe (probe.h).
+ * called, and for tests kg_cuda_probe and kg_cuda_plans (probe.h).
  */
 #ifndef KG_TENSOR_CUDA_LIBRARY_H
 #define KG_TENSOR_CUDA_LIBRARY_H
