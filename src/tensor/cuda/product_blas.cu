@@ -721,7 +721,8 @@ static kg_status run_all(const struct kg_lt_plan *plan, const struct pinned *p,
     return KG_OK;
 }
 
-/* Of two chunks. *fits: there is room for it, which is not made for this. */
+/* Of two chunks, as a sum of each is what roundings leave: two that cancel each other are
+ * zero by any kernel. *fits: there is room for it, which is not made for this. */
 static kg_status begin_tokens(bool *fits, struct trial *t, const struct pinned *p,
                               struct kg_err *err)
 {
@@ -745,10 +746,15 @@ static kg_status begin_tokens(bool *fits, struct trial *t, const struct pinned *
     t->b.data = room.memory + a;
     t->c.data = room.memory + a + b;
     t->digests = (uint64_t *)(room.memory + a + b + c);
-    KG_LAUNCH(draw_factors, kg_cuda_rows(tokens, p->k), KG_ROW_THREADS, t->a, 1, true,
-              true);
-    KG_LAUNCH(draw_factors, kg_cuda_rows(tokens, p->n), KG_ROW_THREADS, t->b, 1 << 20,
-              true, false);
+    for (int64_t first = 0; first < tokens; first += KG_PRODUCT_CHUNK) {
+        const struct kg_mat ak = kg_mat_rows(t->a, first, KG_PRODUCT_CHUNK);
+        const struct kg_mat bk = kg_mat_rows(t->b, first, KG_PRODUCT_CHUNK);
+
+        KG_LAUNCH(draw_factors, kg_cuda_rows(ak.rows, ak.cols), KG_ROW_THREADS, ak,
+                  first + 1, true, true);
+        KG_LAUNCH(draw_factors, kg_cuda_rows(bk.rows, bk.cols), KG_ROW_THREADS, bk,
+                  first + (1 << 20), true, false);
+    }
     return kg_dev_done("trial of a product", err);
 }
 
