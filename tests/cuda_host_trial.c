@@ -166,7 +166,9 @@ static void full(void)
     EXPECT(open_device(KG_FAKE_GOOD) == KG_OK);
     kg_fake_runtime_fail(FULL);
     EXPECT(!be->alloc(N, "the anchor", &err) && err.code == KG_ENOMEM);
-    EXPECT(strcmp(err.message, "the anchor: no device memory for 64 bytes") == 0);
+    EXPECT(strcmp(err.message,
+                  "the anchor: expected 64 bytes of device memory, found too "
+                  "little free") == 0);
     EXPECT(!be->pin(N, "the anchor", &err) && err.code == KG_ENOMEM);
     kg_fake_runtime_fail(0);
     (void)zeros(); /* and is told once */
