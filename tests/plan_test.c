@@ -207,7 +207,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
     assert_non_null(strstr(kg_str_text(&out), "ranks       8 that train: the numbers "
                                               "below are per rank; together 756."));
     assert_non_null(strstr(kg_str_text(&out),
-                           "device 94.43 GB: weights (fp32) 3.81, "
+                           "device 94.44 GB: weights (fp32) 3.81, "
                            "weights for products 15.23, gradients "
                            "30.46, optimizer 7.62, anchor (fp32) 3.81, "
                            "anchor for products 15.23"));
