@@ -165,7 +165,8 @@ END
         [ "$(result 'decode = score, products own, without replay')" = FAILED ] &&
         [ "$(result 'decode = score, products own, without draw')" = ok ] &&
         [ "$(result 'decode = score, products own, without copies')" = FAILED ] &&
-        [ "$(result 'decode = score, products own, without replay,draw,copies')" = ok ] &&
+        [ "$(result 'decode = score, products own, without wgmma')" = FAILED ] &&
+        [ "$(result 'decode = score, products own, without replay,draw,copies,wgmma')" = ok ] &&
         [ -z "$(result 'decode = score, products exact, without draw')" ] && json_is_read
 }
 pass "what does not hold is tried without each thing that it may be" heals

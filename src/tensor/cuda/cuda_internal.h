@@ -334,11 +334,12 @@ enum kg_cuda_products kg_cuda_used(void);
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
 /* The same by Hopper's instruction of four warps, with tiles of a width of these, or of
- * the one that suits (-1).   returns false where the instruction is missing, or rows do
- * not begin at multiples of sixteen bytes: nothing was launched */
+ * the one that suits (-1).   returns false where the instruction is missing or left out,
+ * or rows do not begin at multiples of sixteen bytes: nothing was launched */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, bool accumulate, int width);
+void kg_cuda_wgmma_leave_out(bool yes);
 /* The same by either, with the bits of the former: by the latter where it is faster and
  * kg_cuda_own_try has found those bits. c must not be empty. */
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,

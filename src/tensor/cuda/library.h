@@ -27,7 +27,7 @@ struct kg_cuda_opts {
     enum kg_cuda_products products;
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
-    bool mma_only;         /* own products without product_wgmma.cu: for tests */
+    bool mma_only;         /* nothing by product_wgmma.cu: for tests */
     bool shown;            /* the host may touch the device's memory: for tests */
 };
 

@@ -372,12 +372,16 @@ static const struct choice *choose(const struct choice list[WIDTHS], struct kg_m
     return best;
 }
 
+static bool left_out;
+
+void kg_cuda_wgmma_leave_out(bool yes) { left_out = yes; }
+
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, bool accumulate, int width)
 {
     const int64_t k = kind == KG_MATMUL_TN ? a.rows : a.cols;
 
-    if (kg_dev_hoppers() == 0 || k == 0)
+    if (left_out || kg_dev_hoppers() == 0 || k == 0)
         return false;
     return (width < 0 ? choose(choices[kind], c) : &choices[kind][width])
         ->launch(c, accumulate, a, b);
