@@ -269,6 +269,13 @@ static kg_status gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ive
     moved(ROWS, 2 * bytes_of(dst), 0);
     return KG_OK;
 }
+static kg_status sum_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec ends,
+                          struct kg_ivec places, struct kg_err *err)
+{
+    (void)src, (void)ends, (void)err;
+    moved(ROWS, 4.0 * (double)(places.n * dst.cols) + bytes_of(dst), 0);
+    return KG_OK;
+}
 
 /* Keys and values read by a decode step or a prompt; FLOPs of one of its products. */
 static double attention_work(const struct kg_attn *a, double *keys)
@@ -477,6 +484,7 @@ static const struct kg_backend model = {
     .cast = cast,
     .scatter_rows = scatter_rows,
     .gather_rows = gather_rows,
+    .sum_rows = sum_rows,
     .attention = attention,
     .attention_bwd = attention_bwd,
     .head = head,
