@@ -251,7 +251,7 @@ static void configs(void **state)
          "sft.steps 0", NULL},
         {"no run directory named", NULL, "train $T", 1, "run.dir", NULL},
         {"empty name of a run directory", NULL, "train $T run.dir=", 1,
-         "run.dir: expected 1 to", NULL},
+         "run.dir: expected a path of 1 to", NULL},
         {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
          "2048 positions, found 5008, of which the prompt has 8", NULL},
         {"level of a task without", NULL, TRAIN "task.level=easy", 1,

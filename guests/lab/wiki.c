@@ -459,8 +459,9 @@ static kg_status check_same(const char *path, const struct kg_str *text,
     kg_str_release(&found);
     return same ? KG_OK
                 : kg_fail(err, KG_EINVAL,
-                          "%s: expected no file or the file of this world, found a file "
-                          "with other contents",
+                          "%s: expected no file, or one that this command wrote with "
+                          "the same options; found other contents (remove it or choose "
+                          "another name)",
                           path);
 }
 

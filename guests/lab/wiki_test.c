@@ -243,7 +243,7 @@ static void files_of_others_stay(void **state)
     NEED(kg_wiki_create(&another, &(struct kg_wiki_opts){.seed = 99, .works = 8}, err));
     assert_int_equal(kg_wiki_write(another, dir, &why), KG_EINVAL);
     assert_non_null(
-        strstr(why.message, "corpus.jsonl: expected no file or the file of this world"));
+        strstr(why.message, "corpus.jsonl: expected no file, or one that this command"));
     snprintf(other, sizeof other, "%s/others", dir);
     snprintf(path, sizeof path, "%s/test.jsonl", other);
     NEED(kg_file_make_dirs(other, err));

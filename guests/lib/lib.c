@@ -72,7 +72,7 @@ void kg_lib_give(void *theirs, const void *own, size_t own_bytes)
 }
 
 kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
-                             const char *name, struct kg_err *err)
+                             const char *n_name, const char *name, struct kg_err *err)
 {
     KG_TRY(kg_lib_given(begin, name, err));
     if (n_seqs < 0)
@@ -87,8 +87,8 @@ kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
                            name, (long long)i + 1, (long long)begin[i],
                            (long long)begin[i + 1]);
     if (n >= 0 && begin[n_seqs] != n)
-        return kg_fail(err, KG_EINVAL, "%s[%lld]: expected %lld, the end, found %lld",
-                       name, (long long)n_seqs, (long long)n, (long long)begin[n_seqs]);
+        return kg_fail(err, KG_EINVAL, "%s[%lld]: expected %lld (%s), found %lld", name,
+                       (long long)n_seqs, (long long)n, n_name, (long long)begin[n_seqs]);
     return KG_OK;
 }
 

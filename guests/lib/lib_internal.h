@@ -35,10 +35,11 @@ int kg_lib_report(kg_status status, const struct kg_err *mine, struct kedge_err 
 kg_status kg_lib_given(const void *pointer, const char *name,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* begin (S+1) must start at 0, never decrease, and end at n (n < 0: anywhere).
- * errors: EINVAL */
+/* begin (S+1) must start at 0, never decrease, and end at n (n < 0: anywhere). n_name:
+ * what messages call n; name: what they call begin.   errors: EINVAL */
 kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
-                             const char *name, struct kg_err *err) KG_MUST_CHECK;
+                             const char *n_name, const char *name,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* Checks that no finite log-prob of (n) is above 1: rounding may leave one slightly above
  * 0, more is an error. NULL is allowed.   errors: EINVAL */

@@ -67,8 +67,9 @@ static kg_status take_scores(struct kg_policy_scores *in, const struct kg_algo *
     KG_LIB_TAKE(own, scores, err);
     KG_TRY(check_parts(&own, algo, err));
     KG_TRY(kg_lib_given(own.reward, "scores.reward", err));
-    KG_TRY(kg_lib_check_begin(own.seq_begin, own.n_seqs, -1, "scores.seq_begin", err));
-    KG_TRY(kg_lib_check_begin(own.group_begin, own.n_groups, own.n_seqs,
+    KG_TRY(
+        kg_lib_check_begin(own.seq_begin, own.n_seqs, -1, "", "scores.seq_begin", err));
+    KG_TRY(kg_lib_check_begin(own.group_begin, own.n_groups, own.n_seqs, "scores.n_seqs",
                               "scores.group_begin", err));
     KG_TRY(check_sizes(own.reward, own.n_seqs, "scores.reward", err));
     KG_TRY(check_sizes(own.token_reward, own.n_seqs > 0 ? own.seq_begin[own.n_seqs] : 0,
@@ -137,7 +138,7 @@ static kg_status weights(struct kedge_weights *out, const struct kedge_algo *alg
 
     KG_LIB_TAKE(own, out, err);
     KG_TRY(kg_lib_check_algo(algo, err));
-    KG_TRY(kg_lib_check_begin(seq_begin, n_seqs, -1, "seq_begin", err));
+    KG_TRY(kg_lib_check_begin(seq_begin, n_seqs, -1, "", "seq_begin", err));
     struct kg_policy_weights w = {own.pg, own.kl, own.entropy};
     return kg_policy_weights(&w, &algo->algo, &shape, err);
 }
@@ -163,8 +164,8 @@ static kg_status check_rows(const struct kedge_rows *r, struct kg_err *err)
                        "rows: expected n_tokens, k_sampler and k_anchor of 0 or more, "
                        "found %lld, %d and %d",
                        (long long)r->n_tokens, r->k_sampler, r->k_anchor);
-    return kg_lib_check_begin(r->seq_begin, r->n_seqs, r->n_tokens, "rows.seq_begin",
-                              err);
+    return kg_lib_check_begin(r->seq_begin, r->n_seqs, r->n_tokens, "rows.n_tokens",
+                              "rows.seq_begin", err);
 }
 
 static kg_status check_logps(const struct kedge_rows *r, struct kg_err *err)

@@ -42,7 +42,7 @@ double kedge_value_loss(double *dvalue, int *clipped, double value, double old_v
 static kg_status check_record(const struct kg_policy_shape *shape, const double *old_logp,
                               const double *anchor_logp, struct kg_err *err)
 {
-    KG_TRY(kg_lib_check_begin(shape->seq_begin, shape->n_seqs, -1, "seq_begin", err));
+    KG_TRY(kg_lib_check_begin(shape->seq_begin, shape->n_seqs, -1, "", "seq_begin", err));
     int64_t n = shape->seq_begin[shape->n_seqs];
     KG_TRY(kg_lib_check_logp(old_logp, n, "old_logp", err));
     return kg_lib_check_logp(anchor_logp, n, "anchor_logp", err);

@@ -143,9 +143,9 @@ static kg_status read_sampling(struct asked *a, const struct kg_tinker *t,
                        t->opts.max_len - 1, a->q.prompt_n);
     if (n < 1 || n > room)
         return kg_fail(err, KG_EINVAL,
-                       "max_tokens: expected 1 to %lld, what a prompt of %zu tokens "
-                       "leaves of %d (--max-len), found %lld",
-                       (long long)room, a->q.prompt_n, t->opts.max_len, (long long)n);
+                       "max_tokens: expected 1 to %lld (--max-len %d minus %zu prompt "
+                       "tokens), found %lld",
+                       (long long)room, t->opts.max_len, a->q.prompt_n, (long long)n);
     a->sampling.temperature = (float)r->temperature;
     a->sampling.top_p = (float)r->top_p;
     a->sampling.top_k = r->top_k > 0 && r->top_k < INT32_MAX ? (int)r->top_k : 0;

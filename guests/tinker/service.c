@@ -227,8 +227,9 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker_user *u,
     else
         path = "";
     if (strlen(path) >= sizeof old.path)
-        return kg_fail(err, KG_EINVAL, "model_path: expected at most %zu bytes",
-                       sizeof old.path - 1);
+        return kg_fail(err, KG_EINVAL,
+                       "model_path: expected a path of at most %zu bytes, found %zu",
+                       sizeof old.path - 1, strlen(path));
     snprintf(id, sizeof id, "%.60s:sample:%lld", session, (long long)seq);
     if (!kg_tinker_find_handle(&old, u, id, true))
         KG_TRY(kg_tinker_add_handle(u, id, path, err));

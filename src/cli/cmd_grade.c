@@ -100,11 +100,16 @@ static kg_status read_precision(struct kg_math_opts *o, const struct kg_json_doc
     for (size_t i = 0; i < n; i++) {
         const struct kg_json *x = kg_json_type(v) == KG_JSON_ARRAY ? kg_json_at(v, i) : v;
 
-        if (!kg_json_is_number(x) || !(kg_json_real(x, -1) > 0))
+        const bool number = kg_json_is_number(x);
+        char text[KG_NUMBER];
+
+        if (!number || !(kg_json_real(x, -1) > 0))
             return kg_fail(err, KG_EFORMAT,
-                           "%s: key 'precision': expected decimals from 1 to 100, or "
-                           "tolerances above 0, found %s",
-                           doc->where, kg_json_type_name(x));
+                           "%s: key 'precision': expected a number of decimal places (an "
+                           "integer from 1 to 100) or tolerances above 0, found %s",
+                           doc->where,
+                           number ? kg_number(text, kg_json_real(x, 0), 6)
+                                  : kg_json_type_name(x));
         o->tolerance[i] = kg_json_real(x, 0);
     }
     o->n_tolerance = (int)n;

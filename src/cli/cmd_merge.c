@@ -70,7 +70,8 @@ static kg_status read_out(char out[KG_RUN_DIR_MAX + 1], const char *name,
     size_t n = strlen(name);
 
     if (n > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "OUT: expected at most %d bytes, found %zu",
+        return kg_fail(err, KG_EINVAL,
+                       "OUT: expected a path of at most %d bytes, found %zu",
                        KG_RUN_DIR_MAX, n);
     while (n > 0 && name[n - 1] == '/')
         n--;

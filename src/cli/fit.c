@@ -247,7 +247,9 @@ kg_status kg_fit_say(struct kg_str *out, const struct kg_load_args *args,
     struct device d;
 
     if (strlen(args->dir) > PATH)
-        return kg_fail(err, KG_EINVAL, "DIR: expected at most %d bytes", PATH);
+        return kg_fail(err, KG_EINVAL,
+                       "DIR: expected a path of at most %d bytes, found %zu", PATH,
+                       strlen(args->dir));
     KG_TRY(ask(&d, args, size, err));
     KG_TRY(plan_answers(plans, args, err));
     for (size_t i = 0; i < LISTED; i++)

@@ -32,7 +32,7 @@ static kg_status open_run(struct kg_report_run *run, const char *dir, struct kg_
     bool more;
 
     if (strlen(dir) > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "expected a folder of at most %d bytes, found %zu",
+        return kg_fail(err, KG_EINVAL, "expected a path of at most %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(dir));
     run->dir = kg_mem_strdup(dir, err);
     if (!run->dir)

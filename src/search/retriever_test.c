@@ -723,8 +723,9 @@ static void a_server_is_what_was_expected(void **state)
                            "expected a server that searches by dense (kind of the "
                            "search), found one that searches by bm25"));
     assert_int_equal(opened(SAYS("dense", "4"), dense), KG_ECONFLICT);
-    assert_non_null(strstr(err.message, "expected a server of 3 passages "
-                                        "(passages of the search), found one of 4"));
+    assert_non_null(strstr(err.message,
+                           "expected a server with 3 passages, as the search "
+                           "is configured, found one with 4"));
     assert_int_equal(opened(SAYS("hybrid", "3"), words), KG_ECONFLICT);
     /* what it says is compared, where it does not say all */
     assert_int_equal(opened(HTTP("{\"passages\": 4}"), dense), KG_ECONFLICT);

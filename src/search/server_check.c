@@ -101,8 +101,8 @@ static kg_status compare(const struct said *s, const struct kg_retriever_opts *o
     if (s->passages < 0 || how->passages == 0 || how->passages == s->passages)
         return KG_OK;
     return kg_fail(err, KG_ECONFLICT,
-                   "%.200s: expected a server of %lld passages (passages of the search), "
-                   "found one of %lld",
+                   "%.200s: expected a server with %lld passages, as the search is "
+                   "configured, found one with %lld",
                    opts->where, (long long)how->passages, (long long)s->passages);
 }
 

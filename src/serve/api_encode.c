@@ -210,7 +210,7 @@ static kg_status encode_turn(struct kg_api_request *r, struct kg_api_fault *faul
         fault->param = "session_id";
         return kg_fail(
             err, KG_EINVAL,
-            "session_id, or X-Session-ID: expected at most %d bytes, found %zu",
+            "session_id, or X-Session-ID: expected an id of at most %d bytes, found %zu",
             KG_SESSION_ID_BYTES, id_n);
     }
     KG_TRY(need_tokenizer(m, err));

@@ -803,7 +803,7 @@ static void a_session_id_is_a_short_text(void **state)
                                         "{\"max_tokens\":1," TALK(USER) "}"));
         assert_int_equal(strstr(reply.data, " 200 ") != NULL, n <= KG_SESSION_ID_BYTES);
     }
-    assert_non_null(strstr(reply.data, "expected at most 256 bytes, found 257"));
+    assert_non_null(strstr(reply.data, "expected an id of at most 256 bytes, found 257"));
     end();
     kg_str_release(&reply);
 }

@@ -202,9 +202,9 @@ static kg_status check_command(struct kg_opt_list specs,
     if (!command || !*command)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "%s: no entry of %s is just NAME=external, so nothing would run it; "
-                   "expected none, found '%.80s'",
-                   keys->command, keys->rewards, command);
+                   "%s: expected no command, found '%.80s': no entry of %s is exactly "
+                   "NAME=external, so it would never run; remove it or add such an entry",
+                   keys->command, command, keys->rewards);
 }
 
 kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,

@@ -155,7 +155,8 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t 
 
     memset(init, 0, sizeof *init);
     if (strlen(from) > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "init.from: expected at most %d bytes, found %zu",
+        return kg_fail(err, KG_EINVAL,
+                       "init.from: expected a path of at most %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(from));
     if (*from) {
         KG_TRY(read_parts(init, r->init.parts, err));

@@ -127,7 +127,8 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(kg_config_require(run->in.config, "run.dir", err));
     run->log.dir = run->in.recipe.run.dir;
     if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "run.dir: expected 1 to %d bytes, found %zu",
+        return kg_fail(err, KG_EINVAL,
+                       "run.dir: expected a path of 1 to %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(run->log.dir));
     if (run->in.recipe.train.steps == 0 && !kg_recipe_has_sft(&run->in.recipe))
         return kg_fail(err, KG_EINVAL,
