@@ -4,9 +4,10 @@
  * A row is a JSON object of numbers and texts, a line of a file (written by tools/queue
  * and tools/study). Rows with the same value of `by` form a cell; within a cell each has
  * its own value of `pair`, its seed. A cell's value is the mean, or the interquartile
- * mean, over its rows, with a 95 % bootstrap interval. Two cells are compared by that
- * statistic of x_pair (cell) - x_pair (against); both must have the same pairs.
- * eval/bootstrap.h has the formulas.
+ * mean, over its rows, with a 95 % bootstrap interval. To compare a cell with cell
+ * `against`, the rows are paired by `pair`; the result is the mean (or interquartile
+ * mean) of the differences. Both cells must have the same pairs. eval/bootstrap.h has the
+ * formulas.
  *
  * Three other ways to aggregate rows:
  * profile   `by` is STRATUM/CELL (a stratum is a task); a cell must have the same number

@@ -142,7 +142,7 @@ enum kedge_scope { KEDGE_SCOPE_TOKEN, KEDGE_SCOPE_SEQUENCE, KEDGE_SCOPE_BATCH };
 
 struct kedge_needs {
     size_t size;
-    unsigned needs;    /* enum kedge_need of all rows */
+    unsigned needs;    /* bits of enum kedge_need, of all rows */
     int scope;         /* enum kedge_scope */
     int sampler_top_k; /* columns of the sampler's ids; 0: none */
     int anchor_top_k;  /* columns of the anchor's ids; 0: none. K is the sum of both */
@@ -188,7 +188,7 @@ struct kedge_about {
     const char *help;    /* one line */
     const char *formula; /* plain text; symbols as in docs/algorithms.md */
     const char *source;  /* paper */
-    unsigned needs;      /* enum kedge_need of this row alone */
+    unsigned needs;      /* bits of enum kedge_need, of this row alone */
     /* derivative of a token's term with respect to its log-prob inputs; "" if the table
      * has none */
     const char *gradient;

@@ -57,7 +57,8 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
 kg_status kg_file_temporary(struct kg_str *name, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_remove_stale(const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Whether path is a file with such a name; folders never are. */
+/* True if path is a regular file whose name has the form that kg_file_temporary makes;
+ * false for folders. */
 bool kg_file_is_temporary(const char *path);
 
 /* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes,

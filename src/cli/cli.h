@@ -167,8 +167,10 @@ int kg_cli_status(kg_status status);
 int kg_cli_fail(const struct kg_err *err);
 /* Starts the watch of this process (base/watch.h), also after it was stopped. */
 void kg_cli_watch(void);
+/* Prints the usage error and a hint to help; returns KG_EXIT_USAGE. */
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
-/* The same for a word that is not one of n names (as in kg_str_nearest). */
+/* Usage error for a word that is not one of n names; suggests the nearest name. names, n,
+ * stride: as in kg_str_nearest. */
 int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t stride);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);

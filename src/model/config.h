@@ -98,7 +98,8 @@ struct kg_model_config {
     const char *dtype_name;
     /* tie_word_embeddings in the file; `tied` follows the weights */
     bool tied_said;
-    /* extra layers in the weights after L, which predict further tokens */
+    /* number of multi-token-prediction (MTP) layers after the L layers, from
+     * num_nextn_predict_layers; their weights are ignored */
     int32_t next_layers;
     char passed[256]; /* unknown fields that were skipped: "a, b" */
 };

@@ -261,7 +261,8 @@ size_t kg_policy_n_rows(enum kg_policy_table table);
 const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
 /* NULL for tables without claims (KL and surrogate have them). */
 const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i);
-/* Further properties of a row, to compare it with exact numbers. */
+/* Further properties of a row, needed where its estimate is compared with the exactly
+ * computed value. */
 struct kg_policy_nature {
     bool forward;     /* of a KL: its direction, if its claims name none */
     bool iterative;   /* of a KL: an estimate against the policy that sampled alone */

@@ -44,8 +44,8 @@ void kg_ranks_read_launch(struct kg_ranks_launch *l);
 kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Number of processes that this one's launcher started for one run; 1: none or a single
- * one. */
+/* Number of processes that the launcher started for this run. 1 if there is no launcher,
+ * or it started one process. */
 int kg_ranks_launched(void);
 
 /* From now on this process ends with KG_RANKS_EXIT_LOST when its parent is gone, because

@@ -42,12 +42,13 @@ int *kg_rings_sockets(const struct kg_rings *rings, int me);
 size_t kg_rings_put(struct kg_rings *rings, int from, int to, const void *bytes,
                     size_t n);
 size_t kg_rings_take(struct kg_rings *rings, int from, int to, void *bytes, size_t n);
-/* The same without a copy: *bytes points to them (aligned to KG_RINGS_LINE), and the
- * reader may write to them until it gives them back. n: the same number, or less by whole
- * lines. */
+/* kg_rings_take without a copy: *bytes points into the ring (aligned to KG_RINGS_LINE).
+ * The reader may write to these bytes until it calls kg_rings_give_back with their
+ * number, or with a smaller number of whole lines. */
 size_t kg_rings_see(struct kg_rings *rings, int from, int to, void **bytes, size_t n);
 void kg_rings_give_back(struct kg_rings *rings, int from, int to, size_t n);
-/* Whether a call would move bytes. */
+/* True if kg_rings_put (has_room) or kg_rings_take (has_bytes) would move at least one
+ * byte now. */
 bool kg_rings_has_room(const struct kg_rings *rings, int from, int to);
 bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);
 

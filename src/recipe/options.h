@@ -70,7 +70,8 @@ struct kg_recipe {
         struct kg_sampling sampling; /* without stop strings */
         struct kg_opt_list stop;
         bool dynamic;
-        bool dynamic_reward; /* rewards must differ, rather than correctness */
+        /* `dynamic` keeps groups whose rewards differ; false: whose accuracies differ */
+        bool dynamic_reward;
         double oversample;
         int64_t max_refills;
         int64_t overlong_buffer;

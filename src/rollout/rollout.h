@@ -88,8 +88,9 @@ struct kg_prompt_scores {
     float *top_logp;  /* (prompt_n,K) */
 };
 
-/* As max_tokens: the request only computes its prompt, for scores. Its trajectories end
- * by LENGTH without a token. An episode is parked then. */
+/* A value of max_tokens: the request only computes its prompt, for scores. Its
+ * trajectories finish with KG_FINISH_LENGTH and contain no new token. An episode is then
+ * parked, as after a turn. */
 enum { KG_PROMPT_ONLY = -1 };
 
 struct kg_request {
@@ -100,8 +101,10 @@ struct kg_request {
     int32_t n_samples; /* group size: number of trajectories of this prompt */
     /* maximum of new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
     int32_t max_tokens;
-    int32_t first_sample; /* index in the draw of its first sample */
-    /* tokens that its samples drew before, in earlier requests: where its draws begin */
+    int32_t
+        first_sample; /* index of its first sample within the draw's group of samples */
+    /* number of tokens that its samples already drew in earlier requests; the RNG counter
+     * continues from it */
     int32_t drawn;
     /* newest tokens of the prompt that are the beginning of its one sample's completion:
      * a stop string may begin in them */

@@ -23,8 +23,9 @@ struct kg_retrieve_request { /* released by kg_retrieve_request_release; {0} all
     int topk; /* 0: not given */
     bool scores;
 };
-/* Refuses other keys, other types, no query, more than max_queries, a topk above
- * KG_INDEX_TOPK_MAX.   errors: EFORMAT, EINVAL, ENOMEM; all is released then */
+/* Refuses an unknown key, a value of the wrong type, a missing or empty list of queries,
+ * more than max_queries queries, or a topk above KG_INDEX_TOPK_MAX. On an error r is
+ * released.   errors: EFORMAT, EINVAL, ENOMEM */
 kg_status kg_retrieve_request_read(struct kg_retrieve_request *r, const char *body,
                                    size_t n, size_t max_queries,
                                    struct kg_err *err) KG_MUST_CHECK;

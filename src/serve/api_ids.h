@@ -5,7 +5,8 @@
 
 #include "serve/api.h"
 
-/* {"token", "logprob", "bytes"} of a chat, without the closing brace. bytes: scratch */
+/* Appends one entry of a chat response's log-prob list, {"token", "logprob", "bytes"},
+ * without the closing brace. bytes: scratch */
 kg_status kg_api_put_entry(struct kg_str *out, const struct kg_api_answer *a,
                            struct kg_str *bytes, int32_t id, float logp,
                            struct kg_err *err);

@@ -67,7 +67,8 @@ enum kg_layout {
      * half. The chains of kg_matmul_kind read them without unpacking */
     KG_SPLIT_PANELS,
 };
-/* KG_PANEL: rows per panel; others: factors summed as a unit, see kg_matmul_kind */
+/* KG_PANEL: rows per panel. KG_PRODUCT_CHUNK, KG_PRODUCT_BLOCK: length along K of a chunk
+ * and of a bf16 block within it; kg_matmul_kind defines the order of the sums. */
 enum { KG_PANEL = 16, KG_PRODUCT_CHUNK = 1024, KG_PRODUCT_BLOCK = 32 };
 
 struct kg_quant;
@@ -964,8 +965,9 @@ kg_status kg_op_scale(const struct kg_backend *be, struct kg_vec y, float factor
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
                             struct kg_vec minus, struct kg_err *err) KG_MUST_CHECK;
 
-/* Runs at least `flops` of multiply-adds in t as products compute them, with full
- * registers and no memory access: the peak rate. For benchmarks */
+/* Executes at least `flops` floating-point operations with the multiply-add instructions
+ * that products of type t use, on registers only. Its rate is the machine's peak. For
+ * benchmarks */
 kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
                      struct kg_err *err) KG_MUST_CHECK;
 

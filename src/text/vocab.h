@@ -51,7 +51,8 @@ void kg_vocab_release(struct kg_vocab *v);
 kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
                        int flags, struct kg_err *err) KG_MUST_CHECK;
 
-/* The id with these bytes, among RAW or other ids as `raw` says; -1 if there is none. */
+/* The id with these bytes; -1 if there is none. raw: search the ids with KG_VOCAB_RAW,
+ * otherwise those without it. */
 int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, bool raw);
 
 /* Sets the text that an id with bytes prints.   errors: ENOMEM */

@@ -30,8 +30,9 @@ struct kg_further_names {
     int n;
 };
 struct kg_further {
-    uint32_t said;  /* bit k: x[k] is set for this completion */
-    uint32_t named; /* bit k: set for some completion graded together with it */
+    uint32_t said; /* bit k: x[k] is set for this completion */
+    /* bit k: number k is set for at least one completion graded in the same batch */
+    uint32_t named;
     double x[KG_FURTHER];
 };
 

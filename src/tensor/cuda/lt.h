@@ -20,10 +20,11 @@ enum {
 enum { KG_LT_F32 = 0, KG_LT_BF16 = 14, KG_LT_COMPUTE_F32 = 68, KG_LT_TRANSPOSED = 1 };
 enum kg_lt_desc_attribute { KG_LT_DESC_TRANSPOSE_A = 3, KG_LT_DESC_TRANSPOSE_B = 4 };
 enum kg_lt_preference {
-    KG_LT_PREF_WORKSPACE = 1, /* bytes at most, uint64_t */
-    KG_LT_PREF_REDUCTIONS =
-        3, /* mask of allowed reductions of split sums, uint32_t; 0: none */
-    KG_LT_PREF_ALIGNMENT = 5, /* of A, B, C and D consecutively, uint32_t */
+    KG_LT_PREF_WORKSPACE = 1, /* maximum workspace in bytes, uint64_t */
+    /* mask of allowed reductions of split sums, uint32_t; 0: none */
+    KG_LT_PREF_REDUCTIONS = 3,
+    /* attributes 5 to 8: minimum alignment in bytes of A, B, C, D; uint32_t each */
+    KG_LT_PREF_ALIGNMENT = 5,
 };
 enum { KG_LT_REDUCTIONS = 7 }; /* all */
 /* Attributes of a plan: its kernel, tile, ...; of 4 bytes, the last two of 2. */
