@@ -26,7 +26,7 @@ struct kg_vectors { /* {0}: none */
  * no row), EUNSUPPORTED (another index, type or order, which the message names) */
 kg_status kg_vectors_open(struct kg_vectors *v, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The same for borrowed bytes; `name` is for errors. */
+/* kg_vectors_open for a file's bytes, borrowed; `name` is for errors. */
 kg_status kg_vectors_open_bytes(struct kg_vectors *v, const void *bytes, size_t n,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
 void kg_vectors_close(struct kg_vectors *v); /* {0} allowed */

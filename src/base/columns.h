@@ -53,7 +53,7 @@ uint64_t kg_columns_bytes(const struct kg_column *columns, const size_t *counts)
 kg_status kg_columns_take(struct kg_block *block, void *object,
                           const struct kg_column *columns, const size_t *counts,
                           const char *what, struct kg_err *err) KG_MUST_CHECK;
-/* The same in the caller's kg_columns_bytes() bytes of memory, which are not zeroed. */
+/* kg_columns_take in the caller's kg_columns_bytes() bytes, which are not zeroed. */
 void kg_columns_place(void *memory, void *object, const struct kg_column *columns,
                       const size_t *counts);
 /* Frees the block and makes the fields NULL. */

@@ -17,12 +17,12 @@
  * errors: NOTFOUND, EIO, ENOMEM, EFORMAT (too large) */
 kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The same for a path that the user named on purpose: pipes are read to their end. */
+/* kg_file_read for a path that the user chose: pipes are read to their end. */
 kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max_bytes,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for a file of secrets, which must be the process's or root's, and which nobody
- * else may read or write.   errors: EINVAL (its mode or owner), as above */
+/* kg_file_read for a file of secrets. Its owner must be this process's user or root, and
+ * nobody else may read or write it.   errors: EINVAL (mode or owner), of kg_file_read */
 kg_status kg_file_read_secret(struct kg_str *out, const char *path, uint64_t max_bytes,
                               struct kg_err *err) KG_MUST_CHECK;
 
@@ -161,7 +161,7 @@ struct kg_path {
     char text[4097];
 };
 struct kg_path kg_path_in(const char *dir, const char *name);
-/* The same, allocated.   owned; NULL on ENOMEM */
+/* kg_path_in, allocated.   owned; NULL on ENOMEM */
 char *kg_path_join(const char *dir, const char *name, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

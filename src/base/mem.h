@@ -18,7 +18,7 @@
 void *kg_mem_calloc(size_t count, size_t size, const char *what,
                     struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for a function that returns a status. *block is NULL after an error; `block`
+/* kg_mem_calloc, returning a status. *block is NULL after an error; `block`
  * is the address of a pointer variable. */
 kg_status kg_mem_new(void *block, size_t count, size_t size, const char *what,
                      struct kg_err *err) KG_MUST_CHECK;

@@ -25,7 +25,7 @@
             fail_msg("%s: %s", #expr, need_err.message);                                 \
     } while (0)
 
-/* The same in a child process of a test, which reports failure by its exit status:
+/* NEED in a child process of a test, which reports failure by its exit status:
  * returning to the runner would run the parent's remaining tests. */
 #define NEED_IN_CHILD(expr)                                                              \
     do {                                                                                 \

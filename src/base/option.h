@@ -85,7 +85,7 @@ kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const cha
                        struct kg_err *err) KG_MUST_CHECK;
 /* The number in the row's field of a struct. */
 double kg_opt_number(const struct kg_opt_row *row, const void *of);
-/* The same check for the number in the row's field. */
+/* kg_opt_check for the number in the row's field of a struct. */
 kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether a number is in the row's range. */

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 void kg_signal_install(void); /* also calls kg_signal_ignore_writes */
-/* The same, but a blocked read fails with EINTR. For programs that read a pipe and must
- * clean up. */
+/* kg_signal_install, but a blocked read fails with EINTR. For programs that read a pipe
+ * and must clean up. */
 void kg_signal_install_waking(void);
 /* Ignores SIGPIPE and SIGXFSZ: writing to a closed pipe, or past the file size limit
  * (ulimit -f), becomes an error of that write. */

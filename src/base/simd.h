@@ -91,8 +91,8 @@ static inline float kg_simd_fma(float a, float b, float c)
     return (float)kg_simd_fma_odd(a, b, c);
 }
 #endif
-/* The same with results below 2^-126 set to zero. The test applies to the result rounded
- * with unlimited exponent range. */
+/* kg_simd_fma with results below 2^-126 set to zero. The test applies to the result
+ * rounded with unlimited exponent range. */
 static inline float kg_simd_fma_flushed(float a, float b, float c)
 {
     float f = kg_simd_fma(a, b, c);

@@ -74,10 +74,10 @@ struct kg_flag {
 /* Fills the fields from `type` to `also` for a flag with a target variable. */
 #define KG_TO(variable)        KG_IF(NULL, variable)
 #define KG_IF(needs, variable) KG_KEY_IF(NULL, needs, variable)
-/* The same with a key as a second spelling. */
+/* KG_IF with a key as a second spelling. */
 #define KG_KEY_IF(also, needs, variable)                                                 \
     KG_TO_TYPE(variable), false, NULL, &(variable), NULL, needs, also
-/* The same for a bool that the flag sets to false. */
+/* KG_TO and KG_IF for a bool that the flag sets to false. */
 #define KG_CLEARS(variable) KG_CLEARS_IF(NULL, variable)
 #define KG_CLEARS_IF(needs, variable)                                                    \
     KG_OPT_BOOL, true, NULL, &(variable), NULL, needs, NULL

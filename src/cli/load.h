@@ -22,11 +22,11 @@
 /* A flag with this argument name takes a checkpoint folder or ORG/NAME[@REVISION]. */
 #define KG_MODEL_ARG "MODEL"
 
-/* Replaces the name by its folder in every flag given with such an argument.   errors:
- * those of kg_hub_find_model, with the flag */
+/* Replaces a model's name by its folder in every given flag whose argument is a
+ * KG_MODEL_ARG.   errors: those of kg_hub_find_model, with the flag */
 kg_status kg_cli_find_flags(const struct kg_command *c, struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for one argument; NULL stays NULL. The result lives as long as the process.
+/* Replaces one model's or file's name; NULL stays NULL. The result is never freed.
  * errors: those of kg_hub_find_model, kg_hub_find_file */
 kg_status kg_cli_find_model(const char **dir, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_find_file(const char **path, struct kg_err *err) KG_MUST_CHECK;

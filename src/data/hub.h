@@ -73,7 +73,7 @@ struct kg_hub_found {
  * the cache or is dangling) */
 kg_status kg_hub_find_model(struct kg_hub_found *out, const char *text,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The same for a file of a data set, hf://ORG/NAME[@REVISION]/FILE. */
+/* kg_hub_find_model for a file of a data set, hf://ORG/NAME[@REVISION]/FILE. */
 kg_status kg_hub_find_file(struct kg_hub_found *out, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
 

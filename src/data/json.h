@@ -135,7 +135,7 @@ kg_status kg_json_put_float(struct kg_str *out, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_double(struct kg_str *out, double x,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The same for a table cell: null if not finite, so that a column has one type. */
+/* kg_json_put_double, but null if not finite, so that a table's column has one type. */
 kg_status kg_json_put_cell(struct kg_str *out, double x,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,

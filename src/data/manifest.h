@@ -21,8 +21,8 @@
 /* Hashes every file below dir, which must not change meanwhile.   errors: EIO, ENOMEM */
 kg_status kg_manifest_write(const char *dir, struct kg_err *err) KG_MUST_CHECK;
 
-/* The same shared by several processes: each lists the folder and hashes some of the
- * pieces; one that has all hashes writes the file. */
+/* kg_manifest_write by several processes: each lists the folder and hashes some of the
+ * pieces; a process that has all hashes writes the file. */
 struct kg_manifest {
     const char *dir;                /* borrowed */
     struct kg_manifest_file *files; /* (n) owned, sorted */
@@ -49,7 +49,7 @@ struct kg_manifest_size {
  * manifest is damaged), EIO, ENOMEM */
 kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The same for the files whose path begins with `below`: "model/". */
+/* kg_manifest_check for the files whose path begins with `below`: "model/". */
 kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir,
                                   const char *below, struct kg_err *err) KG_MUST_CHECK;
 

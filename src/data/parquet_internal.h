@@ -104,8 +104,8 @@ void kg_parquet_runs_start(struct kg_parquet_runs *r, const void *bytes, size_t 
 /* Reads n values into out.   errors: EFORMAT (too few) */
 kg_status kg_parquet_runs_take(uint32_t *out, struct kg_parquet_runs *r, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
-/* The same into bytes; values above max are errors. *equal: number of values equal to max
- */
+/* kg_parquet_runs_take into bytes; values above max are errors. *equal: number of values
+ * that are max */
 kg_status kg_parquet_levels_take(uint8_t *out, size_t *equal, struct kg_parquet_runs *r,
                                  size_t n, int max, struct kg_err *err) KG_MUST_CHECK;
 int kg_parquet_level_width(int max);

@@ -49,7 +49,7 @@ struct kg_quant {
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The same by its name in safetensors or ggml, "BF16"; NULL: no such name. */
+/* The type with this name in safetensors or ggml, "BF16"; NULL if there is none. */
 const struct kg_quant *kg_quant_named(const char *name);
 
 #endif

@@ -16,9 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether it is an existing folder, or an existing file of a supported format. */
+/* Whether `model` is an existing folder, or an existing file of a supported format. */
 bool kg_source_is_model(const char *model);
-/* Whether it is a file of a supported format, and not a folder that could be listed. */
+/* Whether `model` is a file of a supported format, not a folder. */
 bool kg_source_is_file(const char *model);
 
 /* Appends a file of the model, such as "config.json".   errors: NOTFOUND (the model has
@@ -26,10 +26,10 @@ bool kg_source_is_file(const char *model);
  * max_bytes; those of the format) */
 kg_status kg_source_read(struct kg_str *out, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
-/* The same as JSON.   errors: those of kg_json_read, too */
+/* Reads a file of the model as JSON.   errors: those of kg_json_read, too */
 kg_status kg_source_json(struct kg_json_doc *doc, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
-/* The same; doc stays empty if the model has no such file. */
+/* kg_source_json; doc stays empty if the model has no such file. */
 kg_status kg_source_json_or_none(struct kg_json_doc *doc, const char *model,
                                  const char *file, uint64_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -37,9 +37,9 @@ kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
                             kg_eval_statistic statistic, const double *x, size_t n,
                             uint32_t set, struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for numbers in strata: x has size (n_strata) numbers of each stratum in order.
+/* kg_eval_bootstrap for strata: x has size (n_strata) numbers of each stratum in order.
  * Each stratum is resampled separately; the statistic is over all numbers. One stratum
- * equals set 0 of the above.   errors: ENOMEM */
+ * equals set 0 of kg_eval_bootstrap.   errors: ENOMEM */
 kg_status kg_eval_bootstrap_strata(struct kg_eval_bounds *out,
                                    kg_eval_statistic statistic, const double *x,
                                    const size_t *size, size_t n_strata,

@@ -259,8 +259,8 @@ kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
                         struct kg_mat dx, bool accumulate,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for experts: each row of y uses its expert's matrix. of_0: expert 0's
- * matrix */
+/* The products above, for experts: each row of y uses its expert's matrix. of_0: matrix
+ * of expert 0 */
 kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
                             struct kg_mat y, struct kg_mat x, struct kg_param *of_0,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -146,7 +146,7 @@ enum { KG_MAX_LAYER_TENSORS = 32 };
 /* The rows, in HF's order; *n: their number. */
 const struct kg_tensor_row *kg_arch_tensors(size_t *n);
 
-/* Whether each expert has such a tensor. */
+/* Whether each expert has its own tensor of this row. */
 bool kg_arch_each_expert(const struct kg_tensor_row *row);
 /* The suffix of a per-expert row for expert e. */
 void kg_arch_expert_name(char *to, size_t bytes, const struct kg_tensor_row *row,

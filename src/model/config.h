@@ -114,7 +114,7 @@ struct kg_model_config {
 kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
                                const struct kg_opt_list *ignore,
                                struct kg_err *err) KG_MUST_CHECK;
-/* The same, ignoring nothing. */
+/* kg_model_config_open, ignoring no field. */
 kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,

@@ -83,7 +83,7 @@ kg_status kg_lora_read(struct kg_lora *l, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_parse(struct kg_lora *l, const char *json, size_t n, const char *where,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Writes the text of such a file. base: folder of the base model. */
+/* Writes the text that kg_lora_parse reads. base: folder of the base model. */
 kg_status kg_lora_write(struct kg_str *out, const struct kg_lora *l, const char *base,
                         struct kg_err *err) KG_MUST_CHECK;
 

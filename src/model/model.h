@@ -42,8 +42,8 @@ struct kg_param {
     int64_t offset;        /* in elements of the fp32 slabs; -1: frozen */
     struct kg_mat compute; /* (rows, cols) panels of ct or codes; of vectors fp32 */
     bool plus_one;         /* a norm with compute = 1 + w */
-    float *as_stored; /* (cols) w of such a norm, in the backend's memory; else NULL */
-    float *master;    /* (rows, cols) fp32; NULL for inference, frozen or cut */
+    float *as_stored;      /* (cols) w if plus_one, in the backend's memory; else NULL */
+    float *master;         /* (rows, cols) fp32; NULL for inference, frozen or cut */
     const struct kg_adapter *adapter; /* adapter of this weight; NULL: none */
 };
 
@@ -369,9 +369,9 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
                             struct kg_mat dhidden, float *grads,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The same in stages, to be run in order: 0 the norm before the head, 1 .. L the layers
- * from last to first, L + 1 the embedding. Each stage adds to its own range of the slabs;
- * stage 0's includes an untied head. The ranges cover the slabs and may be empty. */
+/* kg_model_backward in stages, run in order: 0 the norm before the head, 1 .. L the
+ * layers from last to first, L + 1 the embedding. Each stage adds to its own range of the
+ * slabs (stage 0: and an untied head). The ranges cover the slabs and may be empty. */
 int32_t kg_backward_stages(const struct kg_model *m);
 struct kg_cut kg_backward_cut(const struct kg_model *m, int32_t stage);
 kg_status kg_model_backward_stage(const struct kg_model *m, struct kg_acts *acts,

@@ -91,7 +91,7 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir,
  * set: has all tensors of the checkpoint
  * errors of _check: CONFLICT (another base), EFORMAT */
 uint64_t kg_lora_base_hash(const struct kg_model *m, const struct kg_st_set *set);
-/* The same for m->dir, if m shares a base without adapters. */
+/* Sets m->base_hash from the files of m->dir, if m shares a base without adapters. */
 kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;

@@ -226,8 +226,8 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK
  * use_entropy) */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
-/* The same in the stages of kg_model_backward_stage; stage 0 begins with the head. The
- * gradient of a tied head belongs to the last stage, which runs the head again; with
+/* kg_rows_backward in stages, as kg_model_backward_stage; stage 0 begins with the head.
+ * The gradient of a tied head belongs to the last stage, which runs the head again; with
  * whole grads it belongs to stage 0. */
 kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,
                                  bool use_entropy, struct kg_err *err) KG_MUST_CHECK;

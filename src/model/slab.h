@@ -39,7 +39,7 @@ static inline struct kg_vec kg_slab_all(const struct kg_slab *s)
 {
     return kg_slab_part(s, 0, s->n);
 }
-/* The same for both types, as a matrix of one row. */
+/* Elements [first, first+n) of a slab of either type, as a matrix of one row. */
 struct kg_mat kg_slab_row(const struct kg_slab *s, int64_t first, int64_t n);
 
 /* n zeros, in fp32 or dtype; `what` names them in errors.   errors: ENOMEM */
@@ -76,7 +76,7 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
  * errors: SHAPE (out of range) */
 kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The same, concurrent with operations of another thread that do not write these
+/* kg_slab_read, concurrent with operations of another thread that do not write these
  * elements. pinned: from kg_buf_pin, of the slab's backend or the device it belongs to */
 kg_status kg_slab_fetch(void *pinned, const struct kg_slab *s, int64_t first, int64_t n,
                         struct kg_err *err) KG_MUST_CHECK;

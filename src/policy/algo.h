@@ -249,7 +249,7 @@ bool kg_algo_kl_taken(const struct kg_algo *algo);
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 /* Number of top ids per token that the sampler must record; 0: none. */
 int kg_algo_recorded_top_k(const struct kg_algo *algo);
-/* The same for the anchor's own top ids (topk-forward). */
+/* Number of the anchor's own top ids per token (topk-forward); 0: none. */
 int kg_algo_anchor_top_k(const struct kg_algo *algo);
 /* Columns K of ids in the training pass: first the recorded ids, then the anchor's
  * ids. */

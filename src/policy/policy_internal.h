@@ -164,7 +164,7 @@ struct kg_mask_row {
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
     bool single;    /* these may differ within a sequence of one advantage */
     bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
-    bool pops;      /* such a weight outside its bounds becomes 0, not the bound */
+    bool pops; /* the weight old/sampler outside its bounds becomes 0, not the bound */
 };
 /* Removes the terms of a sequence that is too far from the sampler.
  * returns its divergence; *masked: whether it exceeds algo.mask_delta */

@@ -58,7 +58,7 @@ struct kg_share {
 /* The share of `rank` among `ranks` (0: a single process), as even as possible. */
 struct kg_share kg_share_of(int64_t n, int rank, int ranks);
 
-/* The same for items of different cost: rank r's share begins at the first item whose
+/* kg_share_of for items of different cost: rank r's share begins at the first item whose
  * preceding cost is at least r/ranks of the sum of cost[0..n). */
 struct kg_share kg_share_by_cost(const uint64_t *cost, int64_t n, int rank, int ranks);
 

@@ -17,7 +17,7 @@ kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, double wait_s,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Whether the shim of that name exists. */
 bool kg_ranks_has_mpi(const char *name);
-/* The same with a loaded shim; for tests. */
+/* kg_ranks_on_mpi with a loaded shim; for tests. */
 kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi, double wait_s,
                            struct kg_err *err) KG_MUST_CHECK;
 /* "Open MPI v4.1.4" if r uses MPI; else "". */

@@ -52,7 +52,7 @@ struct kg_ranks_transport {
     kg_status (*exchange)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err);
-    /* The same in two halves. Up to KG_RANKS_AHEAD exchanges may be begun before the
+    /* `exchange` in two halves. Up to KG_RANKS_AHEAD exchanges may be begun before the
      * first is finished; they finish in order. Both NULL: `exchange` does not wait until
      * the other ranks have used the data. */
     kg_status (*begin)(const struct kg_ranks *r, const struct kg_ranks_part *out,
@@ -131,7 +131,7 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what,
  * gets the others. */
 kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
                           const char *what, struct kg_err *err) KG_MUST_CHECK;
-/* The same with n bytes per rank. */
+/* kg_ranks_gather with n bytes per rank. */
 kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Broadcasts n bytes of rank 0. */
@@ -141,10 +141,11 @@ kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *
 kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The same in two halves: bytes move between them, if the transport can, while the caller
- * works. Buffers must not be touched until the second half. At most KG_RANKS_AHEAD
- * exchanges may be open, begun by all ranks in one order and finished in that order,
- * without other communication in between. The first half copies a rank's own part. */
+/* kg_ranks_exchange in two halves: bytes move between them, if the transport can, while
+ * the caller works. Buffers must not be touched until the second half. At most
+ * KG_RANKS_AHEAD exchanges may be open, begun by all ranks in one order and finished in
+ * that order, without other communication in between. The first half copies a rank's own
+ * part. */
 kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
                          const struct kg_ranks_part *in, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
@@ -169,7 +170,7 @@ struct kg_ranks_bytes {
 kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
                                 struct kg_ranks *r, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* The same on rank 0 only; on the others *all stays empty. */
+/* kg_ranks_bytes_gather to rank 0 only; on the others *all stays empty. */
 kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
                                  struct kg_ranks *r, const char *what,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -159,7 +159,7 @@ const struct kg_opt_row *kg_recipe_row(size_t i);
 
 /* Reads a recipe from a config over these rows; valid until the config changes. */
 void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config);
-/* Whether it has an SFT phase. */
+/* Whether the recipe has an SFT phase. */
 bool kg_recipe_has_sft(const struct kg_recipe *r);
 
 /* Makes a config over these rows from, in rising precedence: defaults, the preset and its
@@ -170,8 +170,8 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
                           char *const *assignments, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for distillation: anchor.path must name a teacher, and the loss must not have
- * a policy term. Defaults are a distillation preset and one sample per prompt.
+/* kg_train_config for distillation: anchor.path must name a teacher, and the loss must
+ * not have a policy term. Defaults are a distillation preset and one sample per prompt.
  * errors: as above; EINVAL */
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,
@@ -217,8 +217,8 @@ bool kg_recipe_shares(const struct kg_recipe *r);
  * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The same for SFT alone (`kedge sft`): refuses keys of RL updates on the command line if
- * the run has no RL updates, now or when resumed.
+/* kg_effect_check for SFT alone (`kedge sft`): refuses keys of RL updates on the command
+ * line if the run has no RL updates, now or when resumed.
  * errors: EINVAL */
 kg_status kg_effect_check_sft(const struct kg_config *config,
                               struct kg_err *err) KG_MUST_CHECK;

@@ -25,7 +25,7 @@ struct kg_metrics {
 /* Adds or overwrites a value. More than KG_METRICS_MAX names is a programmer error
  * (assert). */
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
-/* The same with the name "group/what". */
+/* kg_metrics_put with the name "group/what". */
 void kg_metrics_put_in(struct kg_metrics *m, const char *group, const char *what,
                        double value);
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
@@ -37,7 +37,7 @@ kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
                           const char *phase, int64_t step,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Reads such a line. phase: borrowed from doc. null and the strings for non-finite
+/* Reads a line of metrics. phase: borrowed from doc. null and the strings for non-finite
  * numbers become NaN or that infinity.
  * errors: EFORMAT (no phase or step, too many names, or a name too long) */
 kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,

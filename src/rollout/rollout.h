@@ -168,7 +168,7 @@ struct kg_rollout_opts {
 struct kg_rollout_stats {
     int64_t prefill_tokens;
     int64_t decode_tokens; /* tokens added to trajectories */
-    int64_t decode_steps;  /* steps with such a token */
+    int64_t decode_steps;  /* steps that added a token */
     double prefill_seconds;
     double decode_seconds;
     double draw_seconds;              /* part of these: drawing tokens on the host */
@@ -179,7 +179,7 @@ struct kg_rollout_stats {
  * blocks, so this exceeds n max_len; one block is for the copy of a prompt's last block
  * that a group may need. */
 int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len);
-/* Number of sequences of max_len that fit in the cache of such an engine. */
+/* Number of sequences of max_len that fit in the cache of an engine with opts. */
 int64_t kg_rollout_kv_sequences(const struct kg_model *m,
                                 const struct kg_rollout_opts *opts);
 

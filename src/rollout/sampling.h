@@ -46,7 +46,7 @@
 
 /* Over struct kg_sampling itself, ended by a row with key NULL. */
 extern const struct kg_opt_row kg_sampling_rows[];
-/* NULL: it is not such a key. */
+/* The row of a key; NULL if kg_sampling_rows has no such key. */
 const struct kg_opt_row *kg_sampling_row(const char *key);
 
 #endif

@@ -70,7 +70,7 @@ enum { KG_HYBRID_DEPTH = 100 }; /* length of both rankings, or topk if larger */
  * errors: EINVAL; section and model: names of the keys, "search." and "model" */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *section,
                               const char *model, struct kg_err *err) KG_MUST_CHECK;
-/* Whether it uses vectors. */
+/* Whether the search uses vectors. */
 bool kg_search_how_dense(const struct kg_search_how *how);
 
 struct kg_passage {

@@ -42,7 +42,7 @@ kg_status kg_policy_take_trace(struct kg_policy_record *r, const struct kg_json 
 
 /* ---- policy.c ---- */
 
-/* Splits /episode/ID/REST.   returns "/REST", or NULL if it is not such a path */
+/* Splits /episode/ID/REST.   returns "/REST", or NULL if path has another form */
 const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
 /* Makes the request a turn of its episode, with the draws, limits and branch of the
  * episode.

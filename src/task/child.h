@@ -50,7 +50,7 @@ bool kg_task_child_listens(const struct kg_task_child *child); /* its input is o
 bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge has ended it */
 /* Kills the process and all that it started, and frees it; NULL is allowed. */
 void kg_task_child_kill(struct kg_task_child *child);
-/* The same for a child that has ended.   errors: EIO (its exit status is not 0: with the
+/* Frees a child that has ended.   errors: EIO (its exit status is not 0: with the
  * last line of its stderr) */
 kg_status kg_task_child_end(struct kg_task_child *child, struct kg_err *err);
 

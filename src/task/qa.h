@@ -63,7 +63,7 @@ bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int
 /* Whether the episode is think (search information think)* answer, with only white space
  * in between. */
 bool kg_qa_is_valid(const struct kg_qa_episode *e);
-/* The same for a single text with passages in <information> tags. If it contains a
+/* kg_qa_is_valid for a single text with passages in <information> tags. If it contains a
  * prompt, only the text after the first "<|im_start|>assistant" is judged. marker: a text
  * without that mark is invalid, as published */
 bool kg_qa_is_valid_text(const char *text, size_t n, bool marker);

@@ -206,7 +206,7 @@ struct kg_task_row {
      * grades batches. */
     kg_status (*grade)(struct kg_grade *g, const struct kg_record *r,
                        const char *response, size_t n, struct kg_err *err);
-    /* The same for a grader with options of its own; NULL if grade is set. */
+    /* `grade` for a grader with options of its own; NULL if grade is set. */
     kg_status (*grade_by)(struct kg_grade *g, const struct kg_task_opts *opts,
                           const struct kg_grade_item *item, struct kg_err *err);
     /* For votes (maj@k): extract appends the answer found in a response, or nothing; same
@@ -279,8 +279,8 @@ kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *con
                                const double *weights, size_t n,
                                const struct kg_task_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
-/* The same from option lists; keys are their names for messages. *rewards is NULL if the
- * list is empty. Weights: one per reward, or none.
+/* Opens rewards from option lists; keys are their names for messages. *rewards is NULL if
+ * the list is empty. Weights: one per reward, or none.
  * errors: EINVAL (opts has a command that no reward runs), each with its key */
 struct kg_task_rewards_keys {
     const char *rewards;

@@ -62,7 +62,7 @@ kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,
                           size_t n, const struct kg_cuda_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The same in the program's folders. */
+/* kg_cuda_open_in in the program's folders. */
 kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *opts,
                        struct kg_err *err) KG_MUST_CHECK;
 

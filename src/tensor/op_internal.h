@@ -89,7 +89,7 @@ static inline int64_t norm_width(struct kg_mat x, struct kg_vec w)
     return w.n > 0 && x.cols % w.n == 0 ? w.n : x.cols;
 }
 
-/* The same, or empty. */
+/* check_vec for a vector that may be absent (data NULL). */
 static inline kg_status check_vec_if(const char *op, const char *name, struct kg_vec v,
                                      int64_t n, struct kg_err *err)
 {

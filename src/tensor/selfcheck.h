@@ -34,7 +34,7 @@ kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dty
  * errors: ECONFLICT, naming dtypes, kind, shape and element */
 kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,
                               struct kg_err *err) KG_MUST_CHECK;
-/* The same for products of at most `most` multiply-adds. */
+/* kg_selfcheck_values for products of at most `most` multiply-adds. */
 kg_status kg_selfcheck_values_to(const struct kg_backend *be, enum kg_dtype dtype,
                                  int64_t most, struct kg_err *err) KG_MUST_CHECK;
 

@@ -103,8 +103,8 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
 kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, bool skip_special,
                               struct kg_err *err) KG_MUST_CHECK;
-/* The same for ids at the start of a text: without the space that the tokenizer puts
- * before every text. */
+/* kg_tokenizer_decode for ids at the start of a text: without the space that the
+ * tokenizer puts before every text. */
 kg_status kg_tokenizer_decode_text(struct kg_str *out, const struct kg_tokenizer *tok,
                                    const int32_t *ids, size_t n, bool skip_special,
                                    struct kg_err *err) KG_MUST_CHECK;

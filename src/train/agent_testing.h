@@ -70,7 +70,7 @@ static inline void make_agent(const char *root, const char *text, int more, bool
     kg_model_free(m);
 }
 
-/* The same in a child process, so that this one has no threads when it forks later.
+/* make_agent in a child process, so that this one has no threads when it forks later.
  * returns 0, or the child's status */
 static inline int make_agent_apart(const char *root, const char *text, int more,
                                    bool wide)

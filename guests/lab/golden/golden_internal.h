@@ -39,7 +39,7 @@ kg_status kg_golden_text(const char **text, const struct kg_golden_case *g,
 /* errors: EFORMAT (neither number nor null) */
 kg_status kg_golden_real(double *x, const struct kg_golden_case *g, const char *key,
                          double fallback, struct kg_err *err) KG_MUST_CHECK;
-/* The same without a fallback: the number is required. */
+/* kg_golden_real without a fallback: the number is required. */
 kg_status kg_golden_need_real(double *x, const struct kg_golden_case *g, const char *key,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_bool(bool *x, const struct kg_golden_case *g, const char *key,

@@ -73,8 +73,9 @@ void kg_embedder_close(struct kg_embedder *m); /* NULL allowed */
  * number of the text from 0; ENOMEM */
 kg_status kg_embed(float *out, struct kg_embedder *m, const struct kg_text *texts,
                    size_t n, enum kg_text_side side, struct kg_err *err) KG_MUST_CHECK;
-/* The same for tokens, with special ones: n texts concatenated, of lengths[i] tokens each
- * (1 to max_tokens).   errors: ENONFINITE, ENOMEM */
+/* kg_embed for texts given as tokens, special ones included: ids holds n texts one after
+ * another, text i with lengths[i] tokens (1 to max_tokens).   errors: ENONFINITE,
+ * ENOMEM */
 kg_status kg_embed_ids(float *out, struct kg_embedder *m, const int32_t *ids,
                        const int32_t *lengths, size_t n,
                        struct kg_err *err) KG_MUST_CHECK;

@@ -78,7 +78,7 @@ kg_status kg_encoder_settings_read(struct kg_encoder_settings *s, const char *di
 void kg_encoder_settings_release(struct kg_encoder_settings *s);
 /* weights.c: memory, tables, layers, and the hash of all tensors */
 kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
-/* The same with random numbers; no hash. */
+/* Like kg_encoder_weights_read, but draws random weights and computes no hash. */
 kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
 /* Backend memory of the weights, before anything is read. */
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,

@@ -30,7 +30,7 @@ static inline int kg_cpu_padded(int n) { return (n + 15) / 16 * 16; }
 void kg_cpu_tile_madd(float *c, int64_t ldc, struct kg_cpu_left a, const float *b,
                       int64_t ldb, int rows, int cols, int depth);
 
-/* The same with b in bf16, widened where it is read. */
+/* kg_cpu_tile_madd with b in bf16, widened where it is read. */
 void kg_cpu_tile_madd_bf16(float *c, int64_t ldc, struct kg_cpu_left a, const uint16_t *b,
                            int64_t ldb, int rows, int cols, int depth);
 

@@ -333,15 +333,15 @@ enum kg_cuda_products kg_cuda_used(void);
 /* The bf16 product by the matrix instruction; c must not be empty. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
-/* The same by Hopper's instruction of four warps, with tiles of a width of these, or of
- * the one that suits (-1).   returns false where the instruction is missing or left out,
- * or rows do not begin at multiples of sixteen bytes: nothing was launched */
+/* kg_cuda_product_mma by Hopper's instruction of four warps (wgmma). width: index of a
+ * tile width, below KG_WGMMA_WIDTHS; -1: chosen by shape.   returns false, with nothing
+ * launched, if wgmma is missing or left out, or rows are not aligned to 16 bytes */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, bool accumulate, int width);
 void kg_cuda_wgmma_leave_out(bool yes);
-/* The same by either, with the bits of the former: by the latter where it is faster and
- * kg_cuda_own_try has found those bits. c must not be empty. */
+/* The bf16 product with the bits of kg_cuda_product_mma: by wgmma if that is faster and
+ * kg_cuda_own_try found the same bits, else by mma. c must not be empty. */
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
 /* Compares both on this device, once a process; not within the capture of a graph.
@@ -350,11 +350,11 @@ void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
 /* text <- what it found; "" where there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
-/* The same as the first for experts. */
+/* kg_cuda_product_mma for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         const struct kg_groups *g, enum kg_matmul_kind kind,
                         bool accumulate);
-/* The same by cuBLASLt, which must be open (blas.h); c must not be empty.
+/* The bf16 product by cuBLASLt, which must be open (blas.h); c must not be empty.
  * errors: EDEVICE (no plan has the required bits), ENOMEM (a shape whose workspace was
  * not reserved) */
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
@@ -364,7 +364,7 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
  * cuBLASLt. Tried at the first call for a number of rows.   errors: as above */
 kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               struct kg_err *err);
-/* The same product by the library's fastest plan, whose bits are not pinned, between
+/* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned, between
  * kg_cuda_unpinned_begin and _leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);
@@ -390,8 +390,8 @@ void kg_cuda_forget(void);
 /* Device memory of one operation, valid until the next request; not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
-/* The same in page-locked host memory, for an operation's copies both ways; data to be
- * copied up stays intact until it is copied. */
+/* kg_cuda_scratch in page-locked host memory, for an operation's copies both ways; data
+ * to be copied up stays intact until it is copied. */
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
 /* kg_cuda_up copies from there, ordered after earlier launches, without waiting;
  * kg_cuda_down copies to the host after waiting for all launches. kg_dev_done reports

@@ -79,8 +79,7 @@ static __device__ inline double kg_fma(double a, double b, double c)
 {
     return __fma_rn(a, b, c);
 }
-/* The same, and a + b, with subnormal operands and results set to zero of the same
- * sign. */
+/* kg_fma, and a + b, with subnormal operands and results set to a zero of their sign. */
 static __device__ inline float kg_fma_flushed(float a, float b, float c)
 {
     float d;

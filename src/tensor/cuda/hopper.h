@@ -69,7 +69,7 @@ static __device__ inline void kg_barrier_arrive(struct kg_barrier *b)
                  : "r"(kg_shared_address(b))
                  : "memory");
 }
-/* The same by a thread whose boxes, of `bytes` together, belong to the phase. */
+/* Arrival of a thread whose boxes, `bytes` in all, belong to the phase. */
 static __device__ inline void kg_barrier_expect(struct kg_barrier *b, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"

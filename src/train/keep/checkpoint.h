@@ -18,10 +18,9 @@
  * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays complete */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* The same in the background. Refusals are reported now; kg_checkpoint_wait reports
- * failures of writing. Until then weights, optimizer and anchor may be read but not
- * changed: call kg_checkpoint_wait before changing them. The previous checkpoint stays
- * the newest until then. */
+/* kg_checkpoint_save in the background. Refusals are reported now; kg_checkpoint_wait
+ * reports failures of writing. Call it before changing weights, optimizer or anchor; they
+ * may be read meanwhile. Until it returns, the previous checkpoint is the newest. */
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* OK if none is being written.   errors: EIO, ENOMEM: the checkpoint is missing, or an
  * old one was not removed; the message says which */
@@ -40,7 +39,7 @@ kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
 /* Name of the newest checkpoint for readers: writes nothing, ignores NAME.old. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Reads the counters in a state.json; writes such a file. */
+/* Reads the counters in a state.json; writes a state.json of them. */
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,

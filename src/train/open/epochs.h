@@ -20,8 +20,8 @@ struct kg_epochs_part {
     size_t n; /* examples, >= 1; those of part 0 come first, then those of part 1 */
     uint32_t weight; /* positions per round, >= 1; their sum is at most KG_EPOCHS_ROUND */
 };
-/* The same with weighted parts. The sequence is divided into rounds whose length is the
- * sum of the weights; in each, part k has exactly weight[k] positions, drawn for that
+/* kg_epochs_take over weighted parts. The sequence is divided into rounds whose length is
+ * the sum of the weights; in each, part k has exactly weight[k] positions, drawn for that
  * round. The examples of a part follow its own endless sequence of epochs, so a small
  * part with a large weight repeats more often.
  * index (n) out, over the examples of all parts.   errors: ENOMEM */

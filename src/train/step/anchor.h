@@ -19,13 +19,13 @@
  * errors: those of kg_reference_open; EINVAL, SHAPE */
 kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state *state,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The same as an outline, from its config.json only. */
+/* kg_run_anchor_open as an outline, from the model's config.json only. */
 kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
                                 struct kg_run_state *state,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Sets opts for an outline that shares m's frozen weights, if it has any. */
 void kg_run_adapted(struct kg_model_opts *opts, const struct kg_model *m);
-/* Whether it has master weights. */
+/* Whether the anchor has master weights. */
 bool kg_run_anchor_moves(const struct kg_run_inputs *in);
 /* Call when RL begins: without anchor.path the anchor becomes the policy. */
 kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,

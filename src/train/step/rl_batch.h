@@ -105,7 +105,7 @@ static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
     return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
 }
 
-/* Whether its recorded values are from another context than passes read it in. */
+/* Whether trajectory i was recorded in another context than passes compute it in. */
 static inline bool kg_rl_displaced(const struct kg_rl_batch *b, size_t i)
 {
     return b->whole && b->trajs[i].n_windows > 0;
