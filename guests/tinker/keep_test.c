@@ -222,7 +222,7 @@ static void keys_of_a_loop_are_refused(void **state)
         snprintf(b.settings[0].value, KG_TINKER_TEXT, "%s", keys[i][1]);
         assert_int_equal(kg_tinker_algo(&algo, &b, 16, &err), KG_EUNSUPPORTED);
         assert_non_null(strstr(err.message, keys[i][0]));
-        assert_non_null(strstr(err.message, "belongs to a loop"));
+        assert_non_null(strstr(err.message, "a key of the training loop"));
     }
 }
 

@@ -108,10 +108,11 @@ static kg_status take_settings(struct kg_algo *algo, const struct loss *loss,
         if (mine)
             continue;
         if (is_run_key(s->key))
-            return kg_fail(err, KG_EUNSUPPORTED,
-                           "loss_fn_config: %s belongs to a loop, which is yours here: "
-                           "expected it left out",
-                           s->key);
+            return kg_fail(
+                err, KG_EUNSUPPORTED,
+                "loss_fn_config: expected keys of the loss, found %s, a key of the "
+                "training loop, which is the client's here; remove it",
+                s->key);
         if (kg_algo_set(algo, s->key, s->value, err) != KG_OK)
             return kg_err_prefix(err, "loss_fn_config");
     }

@@ -112,7 +112,10 @@ static kg_status check_fields(const struct kg_json *r, struct kg_err *err)
         const struct kg_json *v = kg_json_get(r, fields[i]);
         if (kg_json_type(v) != KG_JSON_NULL && kg_json_bool(v, true) &&
             kg_json_int(v, 1) != 0)
-            return kg_fail(err, KG_EUNSUPPORTED, "%s: expected it left out", fields[i]);
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "%s: expected null, false or 0, found another value; kedge "
+                           "does not have it",
+                           fields[i]);
     }
     return KG_OK;
 }

@@ -476,7 +476,7 @@ static void settings_of_a_loss_are_those_of_the_request(void **state)
         {"ppo", "clip_low_threshold", "1.5", 0, 0, 0, "expected 0 to 1"},
         {"ppo", "clip_high_threshold", "0.5x", 0, 0, 0, "expected 1 or more"},
         {"ppo", "beta", "1", 0, 0, 0, "beta has no effect with ppo"},
-        {"ppo", "kl.target", "1", 0, 0, 0, "belongs to a loop"},
+        {"ppo", "kl.target", "1", 0, 0, 0, "a key of the training loop"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -77,7 +77,7 @@ struct kg_gguf {
  * byte */
 kg_status kg_gguf_open(struct kg_gguf *g, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
-/* One file in memory, borrowed; for tests and fuzzing. */
+/* kg_gguf_open for a file's bytes, borrowed; for tests and fuzzing. */
 kg_status kg_gguf_open_bytes(struct kg_gguf *g, const void *bytes, size_t n,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_gguf_close(struct kg_gguf *g); /* {0} is allowed */

@@ -513,8 +513,10 @@ kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_ty
             *arch = &ARCHS[i];
             return KG_OK;
         }
-    return kg_fail(err, KG_EUNSUPPORTED,
-                   "model_type: expected one that GGUF has, found %s", model_type);
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "model_type: expected an architecture that kedge writes as GGUF, found %s",
+        model_type);
 }
 
 struct giver {

@@ -59,7 +59,7 @@ kg_status kg_gguf_put(struct kg_gguf_writer *w, const void *bytes, size_t n,
 kg_status kg_gguf_pad(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Syncs and closes. */
 kg_status kg_gguf_end(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Also after _end; a file that was not ended is removed. */
+/* Required after kg_gguf_end, too. Without kg_gguf_end it removes the file. */
 void kg_gguf_writer_release(struct kg_gguf_writer *w);
 
 /* Append a file of the folder.   errors: NOTFOUND (no such file), those of kg_gguf_open,

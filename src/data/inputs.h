@@ -20,7 +20,7 @@ kg_status kg_inputs_put_file(struct kg_str *out, const char *label, const char *
 kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char *dir,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends lines "file LABEL<tab>length and hash" for such an object. */
+/* Appends lines "file LABEL<tab>length and hash" for an object of inputs. */
 kg_status kg_inputs_put_facts(struct kg_str *out, const char *inputs,
                               struct kg_err *err) KG_MUST_CHECK;
 

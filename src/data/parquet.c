@@ -273,7 +273,8 @@ static kg_status place_chunk(struct kg_parquet_chunk *to, const struct kg_parque
     if (at < MAGIC_BYTES || at > room || c->packed_bytes < 0 ||
         c->packed_bytes > room - at)
         return kg_fail(
-            err, KG_EFORMAT, "expected its bytes inside [%d, %lld), found %lld at %lld",
+            err, KG_EFORMAT,
+            "expected a column's bytes inside [%d, %lld), found %lld bytes at %lld",
             MAGIC_BYTES, (long long)room, (long long)c->packed_bytes, (long long)at);
     if (c->values < 0)
         return kg_fail(err, KG_EFORMAT, "expected a count of values, found %lld",

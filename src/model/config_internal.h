@@ -28,7 +28,7 @@ bool kg_config_is_text(const struct kg_json *value, const char *text);
  * fallback 0 the field is required. */
 kg_status kg_config_size(const struct kg_config_reader *r, const char *key, int64_t max,
                          int32_t fallback, int32_t *out) KG_MUST_CHECK;
-/* A positive finite number in `object`, with a fallback as above. */
+/* A positive finite number in `object`, with a fallback as in kg_config_size. */
 kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json *object,
                          const char *key, double fallback, double *out) KG_MUST_CHECK;
 kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool fallback,

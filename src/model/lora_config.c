@@ -82,8 +82,8 @@ static kg_status refuse_field(const struct kg_json_doc *doc, const char *key,
 
     if (kg_json_put_value(&text, value, err) == KG_OK)
         kg_fail(err, KG_EUNSUPPORTED,
-                "%s: field '%s': expected it unset, found %.60s, which kedge does not "
-                "know",
+                "%s: field '%s': expected no value, found %.60s, which kedge does not "
+                "support",
                 doc->where, key, kg_str_text(&text));
     kg_str_release(&text);
     return err->code;

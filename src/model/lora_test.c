@@ -749,7 +749,7 @@ static void test_a_config_is_understood_or_refused(void **state)
         {HEAD ", \"target_modules\": \".*q_proj\", \"layers_to_transform\": [0]}",
          "a list of names in target_modules beside it"},
         {HEAD T ", \"target_parameters\": [\"mlp.experts.gate_up_proj\"]}",
-         "'target_parameters': expected it unset"},
+         "'target_parameters': expected no value"},
         {HEAD T ", \"modules_to_save\": [\"lm_head\"]}", "'modules_to_save'"},
         {HEAD ", \"target_modules\": \".*q_proj\"}", NULL},
         {HEAD ", \"target_modules\": \"\"}", "or all-linear, found \"\""},

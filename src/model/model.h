@@ -342,7 +342,8 @@ struct kg_forward {
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Its two parts: one copies the pack to the backend, one runs the operations. */
+/* The two parts of kg_model_forward: _stage copies the pack to the backend, _run runs
+ * the operations. */
 kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,

@@ -176,8 +176,8 @@ int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int
  * selected row */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
-/* Also computes the mass of this set at the index; its data is borrowed until after the
- * backward. */
+/* Also computes the log mass of `set` for the selected row `index`. The set's data is
+ * borrowed until after the backward. */
 void kg_rows_want_set(struct kg_rows *p, int64_t index, const struct kg_idset *set);
 /* Drops the selected rows from n on; after a kept forward they have no gradient. */
 void kg_rows_forget(struct kg_rows *p, int64_t n);

@@ -127,7 +127,7 @@ struct kg_cut {
 struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts);
 /* The part of elements [first, first+n) inside the cut; n 0: none. */
 struct kg_cut kg_cut_within(struct kg_cut cut, int64_t first, int64_t n);
-/* These elements as a slab that owns nothing; never release it. */
+/* The cut's elements as a slab that owns nothing; never release it. */
 struct kg_slab kg_slab_view(const struct kg_slab *s, struct kg_cut cut);
 /* pieces[i] = sum over piece i of (x - minus)^2, minus NULL for 0; same backend. Added in
  * order they give kg_slab_sum_squares. pieces: (kg_slab_pieces(x->n)) */

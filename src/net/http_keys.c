@@ -64,15 +64,19 @@ static kg_status take_line(struct kg_http_keys *keys, char *line, struct kg_err 
                        "letter first, and a key of at least %d visible characters",
                        KG_HTTP_NAME_BYTES, KG_HTTP_LEAST_KEY_BYTES);
     if (keys->n == KG_HTTP_USERS)
-        return kg_fail(err, KG_EFORMAT, "expected at most %d users", KG_HTTP_USERS);
+        return kg_fail(err, KG_EFORMAT, "expected at most %d users, found more",
+                       KG_HTTP_USERS);
     for (size_t i = 0; i < keys->n; i++)
         if (strcasecmp(keys->list[i].name, k.name) == 0)
-            return kg_fail(err, KG_EFORMAT, "expected another name, found '%s' again",
+            return kg_fail(err, KG_EFORMAT,
+                           "expected a different name for each user, found '%s' twice",
                            k.name);
     const int same = kg_http_keys_find(keys->list, keys->n, k.key);
     if (same >= 0)
-        return kg_fail(err, KG_EFORMAT, "expected another key: '%s' has that of '%s'",
-                       k.name, keys->list[same].name);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "expected a different key for each user, found the key of '%s' also at '%s'",
+            keys->list[same].name, k.name);
     keys->list[keys->n++] = k;
     return KG_OK;
 }

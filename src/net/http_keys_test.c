@@ -96,9 +96,10 @@ static void what_is_wrong_is_said_with_its_line_and_without_the_key(void **state
         {".ann " ONE "\n", "line 1: expected NAME KEY"},
         {"a23456789012345678901234567890123 " ONE "\n", "line 1: expected NAME KEY"},
         {"ann tml-\x01" ONE "\n", "line 1: expected NAME KEY"},
-        {"ann " ONE "\nAnn " TWO "\n", "line 2: expected another name, found 'Ann'"},
+        {"ann " ONE "\nAnn " TWO "\n",
+         "line 2: expected a different name for each user, found 'Ann'"},
         {"ann " ONE "\nbob " ONE "\n",
-         "line 2: expected another key: 'bob' has that of "},
+         "line 2: expected a different key for each user, found the key of '"},
     };
     struct kg_http_keys k;
     (void)state;

@@ -162,12 +162,12 @@ struct kg_mask_row {
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
-    bool single;    /* these may differ within a sequence of one advantage */
+    bool single;    /* the taken tokens may differ within a sequence of one advantage */
     bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
     bool pops; /* the weight old/sampler outside its bounds becomes 0, not the bound */
 };
 /* Removes the terms of a sequence that is too far from the sampler.
- * returns its divergence; *masked: whether it exceeds algo.mask_delta */
+ * returns the sequence's divergence; *masked: whether that exceeds algo.mask_delta */
 double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in *in,
                       int64_t n, const struct kg_algo *algo);
 

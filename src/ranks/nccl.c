@@ -205,10 +205,11 @@ static kg_status until_launched(struct flight *f, double wait_s, double since,
     while (!over) {
         KG_TRY(lend(f, look, what, &over, err));
         if (!over && wait_s > 0 && kg_clock_seconds() - since > wait_s / 2)
-            return kg_fail(err, KG_ETIMEOUT,
-                           "%s: nccl %s: expected it to start within %.3g s (half of "
-                           "ranks.wait_s), found it waiting",
-                           what, f->x->version, wait_s / 2);
+            return kg_fail(
+                err, KG_ETIMEOUT,
+                "%s: nccl %s: expected the collective to start within %.3g s (half of "
+                "ranks.wait_s), found it still waiting",
+                what, f->x->version, wait_s / 2);
         if (!over)
             usleep(50);
     }
@@ -231,10 +232,11 @@ static kg_status until_moved(struct flight *f, double wait_s, const char *what,
             return KG_OK;
         KG_TRY(lend(f, look, what, &over, err));
         if (wait_s > 0 && kg_clock_seconds() - since > wait_s / 2)
-            return kg_fail(err, KG_ETIMEOUT,
-                           "%s: nccl %s: expected it to finish within %.3g s (half of "
-                           "ranks.wait_s), found it running",
-                           what, f->x->version, wait_s / 2);
+            return kg_fail(
+                err, KG_ETIMEOUT,
+                "%s: nccl %s: expected the collective to finish within %.3g s (half of "
+                "ranks.wait_s), found it still running",
+                what, f->x->version, wait_s / 2);
         usleep(50);
     }
 }

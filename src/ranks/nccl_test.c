@@ -241,18 +241,21 @@ static void what_does_not_come_is_given_up(void **state)
     (void)state;
     make_good_nccl(in_dir("there"));
     all_end_well(
-        3, (struct asked){.folder = in_dir("there"),
-                          .fails = "silent@1",
-                          .says = "words: nccl 2.28.9: expected it to start within 1 s",
-                          .status = KG_ETIMEOUT,
-                          .wait_s = 2,
-                          .opens = true});
+        3, (struct asked){
+               .folder = in_dir("there"),
+               .fails = "silent@1",
+               .says = "words: nccl 2.28.9: expected the collective to start within 1 s",
+               .status = KG_ETIMEOUT,
+               .wait_s = 2,
+               .opens = true});
     all_end_well(
-        2, (struct asked){.folder = in_dir("there"),
-                          .fails = "absent@1",
-                          .says = "joining: nccl 2.28.9: expected it to start within 1 s",
-                          .status = KG_ETIMEOUT,
-                          .wait_s = 2});
+        2,
+        (struct asked){
+            .folder = in_dir("there"),
+            .fails = "absent@1",
+            .says = "joining: nccl 2.28.9: expected the collective to start within 1 s",
+            .status = KG_ETIMEOUT,
+            .wait_s = 2});
     all_end_well(2, (struct asked){.folder = in_dir("there"),
                                    .fails = "async@1",
                                    .says = "rank 1",

@@ -124,7 +124,7 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
 /* Marks the failure that all know of as handled: the next failure is sent again. */
 void kg_ranks_forgive(struct kg_ranks *r);
 
-/* *x <- whether it is set on any rank. */
+/* *x <- true if *x is true on any rank. */
 kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Allgather: rank p's bytes end at ends[p] of `all`; each rank fills its own part and
@@ -175,7 +175,7 @@ kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str
                                  struct kg_ranks *r, const char *what,
                                  struct kg_err *err) KG_MUST_CHECK;
 /* Replaces *said on every rank by the concatenation of all ranks' texts.
- * errors: as above; reported on all ranks */
+ * errors: those of kg_ranks_bytes_gather, on all ranks */
 kg_status kg_ranks_str_gather(struct kg_str *said, struct kg_ranks *r, const char *what,
                               struct kg_err *err) KG_MUST_CHECK;
 void kg_ranks_bytes_release(struct kg_ranks_bytes *all); /* {0} is allowed */

@@ -55,8 +55,8 @@ bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);
 /* on: others wake `me` from now on. Check for bytes moved earlier after this call. off:
  * `me` polls again */
 void kg_rings_sleep(struct kg_rings *rings, int me, bool on);
-/* Call after moving bytes.   returns whether that process sleeps and must be woken; true
- * for one caller only */
+/* Call after moving bytes.   returns whether process `rank` sleeps and must be woken;
+ * true for one caller only */
 bool kg_rings_must_wake(struct kg_rings *rings, int rank);
 
 /* ---- the transport ---- */

@@ -172,7 +172,7 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
 
 /* kg_train_config for distillation: anchor.path must name a teacher, and the loss must
  * not have a policy term. Defaults are a distillation preset and one sample per prompt.
- * errors: as above; EINVAL */
+ * errors: those of kg_train_config; EINVAL */
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -134,7 +134,7 @@ struct kg_index_device {
     uint64_t up, down; /* bytes */
 };
 void kg_index_device(struct kg_index_device *out, const struct kg_index *index) KG_GUEST;
-/* That memory, before the index is asked on how->backend; 0 without a device.
+/* kg_index_device.bytes, before the index is asked on how->backend; 0 without a device.
  * errors: those of kg_index_ask */
 kg_status kg_index_device_plan(uint64_t *bytes, const struct kg_index *index,
                                const struct kg_search_how *how,

@@ -44,7 +44,7 @@ static kg_status read_queries(struct kg_retrieve_request *r, size_t max_queries,
     r->n = kg_json_size(r->queries);
     if (r->n == 0 || r->n > max_queries)
         return kg_fail(err, KG_EINVAL,
-                       "key 'queries': expected 1 to %zu of them, found %zu", max_queries,
+                       "key 'queries': expected 1 to %zu queries, found %zu", max_queries,
                        r->n);
     for (size_t i = 0; i < r->n; i++) {
         const struct kg_json *q = kg_json_at(r->queries, i);

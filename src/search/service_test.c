@@ -216,7 +216,7 @@ static void wrong_requests_are_refused_with_the_reason(void **state)
         {"[]", "expected an object, found array"},
         {"{}", "key 'queries'"},
         {"{\"queries\": \"x\"}", "key 'queries': expected array, found string"},
-        {"{\"queries\": []}", "expected 1 to 512 of them, found 0"},
+        {"{\"queries\": []}", "expected 1 to 512 queries, found 0"},
         {"{\"queries\": [\"x\", 5]}", "expected strings, found integer at index 1"},
         {"{\"queries\": [null]}", "expected strings, found null at index 0"},
         {"{\"queries\": [\"x\"], \"topk\": 0}", "key 'topk'"},
@@ -246,7 +246,7 @@ static void limits_hold(void **state)
 
     (void)state;
     start((struct kg_search_service_opts){.max_queries = 2, .max_body_bytes = 2 << 20});
-    refuses(three, strlen(three), "400", "expected 1 to 2 of them, found 3");
+    refuses(three, strlen(three), "400", "expected 1 to 2 queries, found 3");
     must(kg_str_puts(&body, "{\"queries\": [\"", &err));
     for (int i = 0; i < 1 << 17; i++)
         must(kg_str_puts(&body, "evan x1 ", &err));

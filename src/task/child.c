@@ -574,10 +574,11 @@ kg_status kg_task_child_end(struct kg_task_child *c, struct kg_err *err)
     kg_status status = KG_OK;
 
     if (failed)
-        status = kg_fail(err, KG_EIO,
-                         "'%.80s': expected its exit status, found: %s (is SIGCHLD "
-                         "ignored in this process?)",
-                         command, strerror(failed));
+        status = kg_fail(
+            err, KG_EIO,
+            "'%.80s': expected the command's exit status, found: %s (is SIGCHLD "
+            "ignored in this process?)",
+            command, strerror(failed));
     else if (WIFSIGNALED(wait_status))
         status = kg_fail(err, KG_EIO,
                          "'%.80s': expected exit status 0, found signal %d (%s): %.300s",

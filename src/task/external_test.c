@@ -115,7 +115,7 @@ static void a_child_that_cannot_be_waited_for_is_an_error(void **state)
     kg_status status = run_with("cat >/dev/null; echo '{\"score\":1}'", "r", 1, 60000);
     signal(SIGCHLD, SIG_DFL);
     assert_int_equal(status, KG_EIO);
-    says("expected its exit status, found: No child");
+    says("expected the command's exit status, found: No child");
     says("SIGCHLD");
     assert_true(kg_clock_seconds() - begin < 30);
     no_child_is_left();

@@ -114,8 +114,7 @@ static inline void need_counted_memory(void)
     skip();
 }
 
-/* The same on device kernels, emulated in each schedule, or on a device if
- * KEDGE_TEST_BACKEND names it. */
+/* The only test of a group whose tests need emulated kernels, if those are not built. */
 static inline void kernels_are_not_emulated(void **state)
 {
     (void)state;

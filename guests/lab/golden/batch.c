@@ -183,7 +183,8 @@ static kg_status run_head(struct kg_golden_batch *e, struct kg_err *err)
                                             : KG_GOLDEN_NO_KL;
     if (!r->anchor && (r->kl != KG_GOLDEN_NO_KL ||
                        (needs & (KG_NEED_TOP_ANCHOR | KG_NEED_ANCHOR) && r->k > 0)))
-        return kg_fail(err, KG_EFORMAT, "inputs.ref_logits: expected them for %s",
+        return kg_fail(err, KG_EFORMAT,
+                       "inputs.ref_logits: expected logits, which %s needs, found none",
                        kg_algo_row_name(&e->algo, KG_TABLE_KL));
     KG_TRY(kg_golden_reals(&r->logp, e->g, r->n, err));
     KG_TRY(kg_golden_reals(&r->entropy, e->g, r->n, err));

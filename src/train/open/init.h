@@ -50,7 +50,7 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t 
                        struct kg_err *err) KG_MUST_CHECK;
 /* Replaces init.from by a checkpoint: the newest of the run that it names; on resume the
  * one in run.dir's config.yaml, even if there are newer ones.
- * errors: as above */
+ * errors: those of kg_init_find */
 kg_status kg_init_pin(struct kg_config *config, bool resume,
                       struct kg_err *err) KG_MUST_CHECK;
 /* Verifies another run's checkpoint; this run's own are verified when loaded.

@@ -26,7 +26,8 @@ struct kg_memory {
  * sequence of a pack) and frequencies. */
 #define KG_MEMORY_OPERATIONS "operations"
 
-/* That item, for products with a model's weights and rows of its head. */
+/* The item KG_MEMORY_OPERATIONS, for products with a model's weights and rows of its
+ * head. */
 struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows);
 

@@ -105,7 +105,7 @@ kg_status kg_run_check_sampling(const struct kg_run_inputs *in,
                                 struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_model *m,
                               struct kg_err *err) KG_MUST_CHECK;
-/* That, and all other checks of keys about models and data. */
+/* All checks of keys about models and data, those of the router included. */
 kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Sets the options of rows and engines, at the lengths of the data read. */

@@ -38,7 +38,7 @@ struct kg_lane_buckets kg_lane_buckets_of(const struct kg_model *m);
 struct kg_lane_stages {
     struct kg_lane_buckets buckets;
     /* The forward of a pack: sequences list[0..n) of a lane; the next backward belongs to
-     * it. begins: it is the first of its lane. *any: whether it has a gradient */
+     * it. begins: the pack is the first of its lane. *any: whether it has a gradient */
     kg_status (*forward)(bool *any, void *context, const size_t *list, size_t n,
                          bool begins, struct kg_err *err);
     /* grads += the pack's gradient of bucket i; called in order, i = 0, 1, ... */
@@ -46,8 +46,8 @@ struct kg_lane_stages {
                           struct kg_err *err);
 };
 
-/* Its memory, allocated once: the bucket on the gradient's backend, the rest on the host,
- * except for buffers of NCCL. {0}: not allocated. */
+/* Memory of the stages, allocated once: the bucket on the gradient's backend, the rest on
+ * the host, except for buffers of NCCL. {0}: not allocated. */
 struct kg_lane_stream {
     struct kg_slab bucket; /* owned, as the rest: size of the largest bucket */
     struct kg_slab slot
