@@ -198,7 +198,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     if (a->kl->about.needs != 0 && a->surrogate->own_kl)
         return kg_fail(
             err, KG_EINVAL,
-            "kl.estimator: the loss of %s already has a KL; expected 'none', found '%s'",
+            "kl.estimator: the loss of %s already has a KL; expected none, found %s",
             a->surrogate->about.name, kl);
     return KG_OK;
 }
@@ -225,7 +225,7 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
     if (a->surrogate->own_kl && a->anchor->kind != KG_ANCHOR_NONE)
         return kg_fail(err, KG_EINVAL,
                        "anchor.kind: %s is regularised towards the policy that sampled, "
-                       "so an anchor has no effect; expected 'none', found '%s'",
+                       "so an anchor has no effect; expected none, found %s",
                        pg, a->anchor->about.name);
     if (a->surrogate->token == kg_pg_none && !kg_algo_kl_in_loss(a))
         return kg_fail(err, KG_EINVAL,

@@ -511,7 +511,7 @@ kg_status kg_distill_config(struct kg_config **config, const char *path,
     else if (strcmp(r.algo.name[KG_TABLE_SURROGATE], "none") != 0)
         status = kg_fail(err, KG_EINVAL,
                          "algo.surrogate: distillation learns only from the teacher; "
-                         "expected 'none', found '%s' (kedge train has both)",
+                         "expected none, found %s (kedge train has both)",
                          r.algo.name[KG_TABLE_SURROGATE]);
     if (status == KG_OK)
         return KG_OK;
