@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STALENESS = 4, ENDS = 12 /* of 257 ids */, KEYS = 40, OWN = 9, KEY_BYTES = 400 };
+enum { STALENESS = 2, ENDS = 12 /* of 257 ids */, KEYS = 40, OWN = 9, KEY_BYTES = 400 };
 
 static kg_status make_model(const char *dir, const struct kg_bench_async_size *size,
                             struct kg_err *err)
@@ -187,8 +187,8 @@ static kg_status compare(struct comparison *c, struct kg_err *err)
 {
     const double n = 3600.0 * c->size->steps * c->size->rounds;
     struct kg_bench_share share = {
-        .name = c->tool ? "training, max_staleness 4, a tool of 200 ms"
-                        : "training, max_staleness 4, lengths of 1 to 160",
+        .name = c->tool ? "training, max_staleness 2, a tool of 200 ms"
+                        : "training, max_staleness 2, lengths of 1 to 160",
         .unit = "steps/h",
         .of = "max_staleness 0",
         .bar = {1.5, false}};

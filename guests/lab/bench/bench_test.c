@@ -326,8 +326,8 @@ static int time_training(struct kg_ranks *ranks, void *unused)
 {
     const struct kg_bench_async_size size = {
         .steps = 2, .rounds = 1, .prompts = 2, .hidden = 32, .layers = 1};
-    static const char *const names[] = {"training, max_staleness 4, lengths of 1 to 160",
-                                        "training, max_staleness 4, a tool of 200 ms"};
+    static const char *const names[] = {"training, max_staleness 2, lengths of 1 to 160",
+                                        "training, max_staleness 2, a tool of 200 ms"};
     struct kg_str out = {0};
     struct kg_bench_report r = {
         .out = &out, .be = backend(), .ranks = ranks, .ct = KG_F32, .json = true};
