@@ -66,7 +66,7 @@ hung() { # one rank of three is stopped: all end soon, with one line that names 
     stopped=$(of_run "$m-hung" | tail -1) && rank=$(rank_of "$stopped") && kill -STOP "$stopped" || return 1
     wait $launcher
     [ $? -eq 75 ] && [ "$(grep -cE 'kedge train: | for 3 s' "$work/said")" -eq 1 ] &&
-        said "kedge train: .*: rank $((rank == 0)) \\(.*\\): nothing (from|is taken by) rank $rank \\(.*\\) for 3 s"
+        said "kedge train: .*: rank $((rank == 0)) \\(.*\\): nothing (from|accepted by) rank $rank \\(.*\\) for 3 s"
 }
 # the second of two ranks is told otherwise: both end with status 2 and one line, whatever the key
 unlike() {
