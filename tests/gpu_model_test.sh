@@ -9,8 +9,13 @@ launches() { sed -n "s/^$1  *\([0-9]*\) .*/\1/p" "$work/decode"; }
 pass "a layer of a decode step is nine launches" [ "$(($(launches step) - $(launches "rows moved") - $(launches head) - $(launches drawing)))" = $((30 * 9 + 2)) ]
 pass "every kernel takes time" awk '/%/ && $0 !~ /^(decode|kernel)/ { n++; for (i = 2; i <= NF && $i !~ /%/; i++); if ($(i - 1) <= 0) bad = 1 } END { exit bad || n < 8 }' "$work/decode"
 pass "and it is called predicted" grep -q "on H200: predicted, unmeasured" "$work/decode"
-wrong() { ! "$model" "$@" 2>"$work/said" && [ "$(wc -l <"$work/said")" = 1 ] && grep -q "found '$expected'" "$work/said"; }
-expected=9B pass "an unknown shape is named" wrong --shape 9B
-expected=0 pass "and a batch of none" wrong --decode 0
-expected=--speed pass "and an unknown flag" wrong --speed
+# wrong FOUND FLAG...
+wrong() {
+    found=$1
+    shift
+    ! "$model" "$@" 2>"$work/said" && [ "$(wc -l <"$work/said")" = 1 ] && grep -q "found '$found'" "$work/said"
+}
+pass "an unknown shape is named" wrong 9B --shape 9B
+pass "and a batch of none" wrong 0 --decode 0
+pass "and an unknown flag" wrong --speed --speed
 exit $((failures > 0))

@@ -323,6 +323,18 @@ static kg_status selection_rows(struct kg_bench_report *r, const struct arrays *
 typedef kg_status (*part_fn)(struct kg_bench_report *r, const struct arrays *x,
                              struct kg_err *err);
 
+static void arrays_release(struct arrays *x)
+{
+    void *all[] = {x->hidden,   x->weight,     x->anchor_hidden, x->anchor_weight,
+                   x->dhidden,  x->dweight,    x->target,        x->ids,
+                   x->lse,      x->anchor_lse, x->logp,          x->kl,
+                   x->a_target, x->a_kl,       x->logp_at,       x->a_at,
+                   x->top_ids,  x->top_logp};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        kg_mem_free(all[i]);
+}
+
 static kg_status with_arrays(struct kg_bench_report *r, part_fn part, struct kg_err *err)
 {
     struct arrays x = {0};
@@ -331,13 +343,7 @@ static kg_status with_arrays(struct kg_bench_report *r, part_fn part, struct kg_
     KG_TRY_GOTO(out, arrays_init(&x, r->ct, err));
     status = part(r, &x, err);
 out:
-    void *all[] = {x.hidden,  x.weight,  x.anchor_hidden, x.anchor_weight, x.dhidden,
-                   x.dweight, x.target,  x.ids,           x.lse,           x.anchor_lse,
-                   x.logp,    x.kl,      x.a_target,      x.a_kl,          x.logp_at,
-                   x.a_at,    x.top_ids, x.top_logp};
-
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        kg_mem_free(all[i]);
+    arrays_release(&x);
     return status;
 }
 
