@@ -4,7 +4,7 @@
 #include "base/file.h"
 
 enum { MAX_FILE_BYTES = 1 << 20 };
-static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 static bool same_key(const char *found, const char *key)
 {
@@ -27,9 +27,8 @@ int kg_http_keys_find(const struct kg_http_key *list, size_t n, const char *foun
 static bool is_name(const char *name)
 {
     const size_t n = strlen(name);
-    return n > 0 && n <= KG_HTTP_NAME_BYTES && kg_char_in(letters, name[0]) &&
-           n == strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                             "0123456789-_");
+    return n > 0 && n <= KG_HTTP_NAME_BYTES && kg_char_in(LETTERS, name[0]) &&
+           n == strspn(name, LETTERS "0123456789-_");
 }
 
 /* A visible character each: what a header can carry. */

@@ -4,31 +4,10 @@
 
 #include "model/rows.h"
 #include "net/http_client.h"
-#include "serve/serve.h"
+#include "serve/serve_testing.h"
 #include "text/bytelevel.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 enum { MOST = 64, MOST_CHOICES = 16, BYTES = 9 * MOST };
-
-static atomic_bool stop;
-static struct kg_serve *server;
-
-static bool asked(void *user)
-{
-    (void)user;
-    return atomic_load(&stop);
-}
-
-static void *serve_main(void *user)
-{
-    struct kg_err err;
-    (void)user;
-    if (kg_serve_run(server, asked, NULL, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    return NULL;
-}
 
 struct heard {
     int status;

@@ -4,25 +4,21 @@
 
 #include "base/rng.h"
 #include "net/http_client.h"
-#include "serve/serve.h"
+#include "serve/serve_testing.h"
 #include "tensor/backend_testing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 static struct kg_model *model;
 static struct kg_tokenizer *tok;
-static struct kg_serve *server;
 static struct kg_http_client *client;
 static pthread_t thread;
-static atomic_bool stop;
 
 static int setup(void **state)
 {
@@ -38,21 +34,6 @@ static int teardown(void **state)
     kg_model_free(model);
     kg_tokenizer_close(tok);
     return 0; /* an OpenMP's threads may keep their scratch after their server */
-}
-
-static bool asked(void *user)
-{
-    (void)user;
-    return atomic_load(&stop);
-}
-
-static void *serve_main(void *user)
-{
-    struct kg_err err;
-    (void)user;
-    if (kg_serve_run(server, asked, NULL, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    return NULL;
 }
 
 static void start(struct kg_serve_opts opts)

@@ -6,14 +6,12 @@
 #include "rollout/rollout_testing.h"
 
 #include "serve/api.h"
-#include "serve/serve.h"
+#include "serve/serve_testing.h"
 #include "tensor/backend_testing.h"
 #include "text/tokenizer.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -503,22 +501,7 @@ static void memory_that_runs_out_loses_no_more_than_the_turn(void **state)
 
 /* ---- over HTTP ---- */
 
-static struct kg_serve *server;
 static pthread_t thread;
-static atomic_bool stop;
-
-static bool asked(void *user)
-{
-    (void)user;
-    return atomic_load(&stop);
-}
-
-static void *serve_main(void *user)
-{
-    (void)user;
-    NEED_IN_CHILD(kg_serve_run(server, asked, NULL, err));
-    return NULL;
-}
 
 static void start(size_t max_session_bytes)
 {

@@ -5,14 +5,12 @@
  */
 #include "train/rl_testing.h"
 
-#include "retriever/encoder/encoder.h"
-#include "search/index.h"
 #include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
 #include "train/same_testing.h"
 
-#define ROOT    "build/test-runs/search-device"
-#define ENCODER "tests/data/encoder/bert"
+#define ROOT "build/test-runs/search-device"
+#include "train/search_testing.h"
 
 static const char *const base[] = {"model.dtype=fp32",
                                    "task.name=qa-number",
@@ -65,21 +63,6 @@ static void train_on(const char *be, const char *dir, const char *const *extra)
     kg_config_free(c);
 }
 
-static void build_index(void)
-{
-    const struct kg_encoder_opts how = {0};
-    struct kg_index_build_opts opts = {
-        .corpus = ROOT "/corpus.jsonl", .path = ROOT "/both", .bm25 = kg_bm25_default};
-    struct kg_encoder *encoder;
-    struct kg_index_info info;
-
-    put_records(ROOT, "corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
-    NEED(kg_encoder_open(&encoder, ENCODER, &how, err));
-    opts.encoder = encoder;
-    NEED(kg_index_build(&info, &opts, err));
-    kg_encoder_close(encoder);
-}
-
 static void plan_has_the_index(void)
 {
     const char *const *const lists[] = {base, beside};
@@ -101,7 +84,7 @@ static void a_search_beside_the_model_finds_what_the_cpu_finds(void **state)
     fresh(ROOT);
     setenv("KEDGE_TEST_BACKEND", "cpu", 1);
     make_search_agent(ROOT);
-    build_index();
+    build_both();
     train_on("cpu", ROOT "/learned", sft);
     train_on("cpu", ROOT "/host", apart);
     plan_has_the_index();

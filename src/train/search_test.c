@@ -10,8 +10,6 @@
 #include "base/watch_testing.h"
 #include "net/http_server.h"
 #include "net/stuck_testing.h"
-#include "retriever/encoder/encoder.h"
-#include "search/index.h"
 #include "search/protocol.h"
 #include "train/agent_testing.h"
 #include "train/same_testing.h"
@@ -21,6 +19,7 @@
 #include <unistd.h>
 
 #define ROOT "build/test-runs/search"
+#include "train/search_testing.h"
 
 /* ---- the server ---- */
 
@@ -274,8 +273,6 @@ static void a_run_does_not_go_on_with_another_index(void **state)
 
 /* ---- words and vectors ---- */
 
-#define ENCODER "tests/data/encoder/bert"
-
 /* clang-format off */
 #define BY_BOTH                                                                          \
     "search.where=" ROOT "/both", "search.kind=hybrid", "search.model=" ENCODER,         \
@@ -284,21 +281,6 @@ static void a_run_does_not_go_on_with_another_index(void **state)
 /* clang-format on */
 static const char *const by_both[] = {BY_BOTH, NULL};
 static const char *const by_both_apart[] = {BY_BOTH, "rollout.max_batch=3", NULL};
-
-static void build_both(void)
-{
-    const struct kg_encoder_opts how = {0};
-    struct kg_index_build_opts opts = {
-        .corpus = ROOT "/corpus.jsonl", .path = ROOT "/both", .bm25 = kg_bm25_default};
-    struct kg_encoder *encoder;
-    struct kg_index_info info;
-
-    put_records(ROOT, "corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
-    NEED(kg_encoder_open(&encoder, ENCODER, &how, err));
-    opts.encoder = encoder;
-    NEED(kg_index_build(&info, &opts, err));
-    kg_encoder_close(encoder);
-}
 
 /* Which queries share a pass depends on the batch and on time; no answer does. */
 static void a_run_by_words_and_vectors_is_the_same_with_any_batch(void **state)

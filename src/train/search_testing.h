@@ -1,0 +1,27 @@
+/* For tests of runs that search: an index of words and vectors over the records of the
+ * test, in ROOT, which the including file defines. */
+#ifndef KG_TRAIN_SEARCH_TESTING_H
+#define KG_TRAIN_SEARCH_TESTING_H
+
+#include "retriever/encoder/encoder.h"
+#include "search/index.h"
+#include "train/agent_testing.h"
+
+#define ENCODER "tests/data/encoder/bert"
+
+static void build_both(void)
+{
+    const struct kg_encoder_opts how = {0};
+    struct kg_index_build_opts opts = {
+        .corpus = ROOT "/corpus.jsonl", .path = ROOT "/both", .bm25 = kg_bm25_default};
+    struct kg_encoder *encoder;
+    struct kg_index_info info;
+
+    put_records(ROOT, "corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    NEED(kg_encoder_open(&encoder, ENCODER, &how, err));
+    opts.encoder = encoder;
+    NEED(kg_index_build(&info, &opts, err));
+    kg_encoder_close(encoder);
+}
+
+#endif
