@@ -7,6 +7,8 @@
  */
 #include "train/rl_testing.h"
 
+#include "base/sanitized_testing.h"
+
 #define ROOT "build/test-runs/split"
 
 enum { LONGEST = 40 };
@@ -182,7 +184,8 @@ static void every_surrogate_has_one_gradient_however_it_is_cut(void **state)
         for (size_t m = 0; m < modes; m++) {
             const struct kg_policy_about *row = kg_policy_row(KG_TABLE_SURROGATE, i);
 
-            if (row->scope == KG_SCOPE_TOKEN && i > 0 && m != i % modes)
+            if ((row->scope == KG_SCOPE_TOKEN && i > 0 && m != i % modes) ||
+                (SANITIZED && (i + m) % 3 != 0))
                 continue;
             worst = fmax(worst,
                          cut(row->name, kg_policy_row(KG_TABLE_AGGREGATE, m)->name));
