@@ -94,7 +94,7 @@ struct kg_http_ask {
     const char *body; /* NULL: GET; else POST; copied */
     size_t body_n;
     uint64_t ticket;
-    const char *range; /* NULL, or a byte range "FIRST-LAST" */
+    const char *range; /* NULL, or a byte range: "FIRST-LAST" or "FIRST-" */
     bool no_key;       /* do not send the key */
 };
 kg_status kg_http_client_ask(struct kg_http_client *c, const struct kg_http_ask *ask,

@@ -23,8 +23,7 @@ struct kg_hub_pull_opts {
     const char *const *include;
     size_t n_include;
     /* 0: the defaults below; tests set others */
-    int in_flight;       /* connections: 8 */
-    uint64_t part_bytes; /* of a large file per request: 32 MiB */
+    int in_flight;       /* files at once: 8 */
     int stall_timeout_s; /* without data: 30 */
     int backoff_ms;      /* before the second try: 500 */
 };

@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-enum { WEIGHTS = 300000, PART_BYTES = 65536 };
+enum { WEIGHTS = 300000 };
 
 #define TOKEN    "hf_OpenSesame"
 #define FOLDER   "hub/models--org--tiny"
@@ -84,7 +84,6 @@ static int stop(void **state)
 static kg_status pull_with(struct kg_hub_pull_opts opts, const char *name,
                            enum kg_hub_kind kind)
 {
-    opts.part_bytes = PART_BYTES;
     opts.in_flight = opts.in_flight > 0 ? opts.in_flight : 3;
     opts.backoff_ms = 1;
     memset(&err, 0, sizeof err);
@@ -220,45 +219,18 @@ static void a_model_without_an_org_is_where_a_redirection_leads(void **state)
     assert_int_equal(hub_count_keys("hub", "\n"), 0);
 }
 
-static void large_files_come_in_parts(void **state)
+static void files_of_one_digest_are_fetched_once(void **state)
 {
-    (void)state;
-    pulls("org/tiny");
-    assert_int_equal(hub_count("store /store/model.safetensors?Signature=sesame range="),
-                     5);
-    assert_int_equal(hub_count("range=65536-131071"), 1);
-    assert_int_equal(hub_count("range=262144-299999"), 1);
-    /* one redirection: the other parts go where it led */
-    assert_int_equal(hub_count("hub /org/tiny/resolve/" HUB_COMMIT "/model.safetensors"),
-                     1);
-}
-
-/* Files of one digest, apart from each other in the list, are asked for once, where the
- * first of them stands. */
-static void files_come_in_the_order_of_the_list(void **state)
-{
-    static const char *const order[] = {"config", "b", "a", "c"};
-    const char *at = hub_log;
-    char words[80];
-
     (void)state;
     hub.n = 1;
     hub_add("b.json", "[2]", 3, false);
     hub_add("a.json", "[1]", 3, false);
     hub_add("b2.json", "[2]", 3, false);
-    hub_add("c.json", "[3]", 3, false);
     hub_add("a2.json", "[1]", 3, false);
     hub_add("b3.json", "[2]", 3, false);
     hub_add("model.safetensors", weights, 10, true);
-    assert_int_equal(
-        pull_with((struct kg_hub_pull_opts){.in_flight = 1}, "org/tiny", KG_HUB_MODEL),
-        KG_OK);
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        snprintf(words, sizeof words, "/resolve/" HUB_COMMIT "/%s.json ", order[i]);
-        at = strstr(at, words);
-        assert_non_null(at);
-    }
-    assert_int_equal(hub_count("/resolve/"), 5);
+    pulls("org/tiny");
+    assert_int_equal(hub_count("/resolve/"), 4);
     is_there(SNAPSHOT "/b3.json", "[2]", 3);
     is_there(SNAPSHOT "/a2.json", "[1]", 3);
 }
@@ -270,7 +242,7 @@ static void what_is_there_is_not_fetched_again(void **state)
     pulls("org/tiny");
     assert_int_equal(pulled.fetched, 0);
     assert_int_equal(hub_count("/api/models/org/tiny/revision/main?blobs=true"), 2);
-    assert_int_equal(hub_count("store "), 6); /* all of the first */
+    assert_int_equal(hub_count("store "), 2); /* both of the first */
     is_whole();
 }
 
@@ -363,8 +335,8 @@ static void the_token_is_told_to_the_hub_alone(void **state)
     pulls("org/tiny");
     assert_true(hub_count("hub ") > 3);
     assert_int_equal(hub_count("key=Bearer " TOKEN "\n"), hub_count("hub "));
-    assert_int_equal(hub_count_keys("store", ""), 6);
-    assert_int_equal(hub_count_keys("store", "\n"), 6);
+    assert_int_equal(hub_count_keys("store", ""), 2);
+    assert_int_equal(hub_count_keys("store", "\n"), 2);
 }
 
 static void without_a_token_nobody_is_told_one(void **state)
@@ -402,14 +374,15 @@ static void a_cut_transfer_goes_on_where_it_was_cut(void **state)
     is_whole();
     assert_int_equal(hub.cuts, 0);
     assert_int_equal(pulled.fetched, WEIGHTS + 19 + 2 + 17);
-    assert_true(hub_count("range=10000-65535") + hub_count("range=75536-131071") > 0);
+    assert_int_equal(hub_count("range=10000- "), 2); /* of the hub, and of the store */
+    assert_int_equal(hub_count("range=40000- "), 2);
 }
 
 static void an_interrupted_pull_goes_on(void **state)
 {
     (void)state;
     hub.cuts = 1000;
-    hub.cut_after = 500; /* 50 cuts of a part, and it is given up */
+    hub.cut_after = 500; /* 50 cuts of a file, and it is given up */
     refuses("org/tiny", KG_EIO, "the same pull continues there");
     nothing_is_there();
     hub.cuts = 0;
@@ -419,16 +392,14 @@ static void an_interrupted_pull_goes_on(void **state)
 }
 
 /* As a pull before this one left it. */
-static void leave(const struct hub_file *f, const char *note, const char *bytes)
+static void leave(const struct hub_file *f, const char *bytes, size_t n)
 {
     char digest[KG_DIGEST_TEXT], name[120];
 
     hub_digest(digest, f);
     assert_int_equal(kg_file_make_dirs(in_dir(FOLDER "/blobs"), &err), KG_OK);
-    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-have", digest);
-    put(name, note);
     snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
-    assert_int_equal(kg_file_write_atomic(in_dir(name), bytes, f->n, &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic(in_dir(name), bytes, n, &err), KG_OK);
 }
 
 /* A read-only home, or one that is a file, by whatever names it. */
@@ -460,38 +431,27 @@ static void a_cache_that_cannot_be_written_is_named(void **state)
     }
 }
 
-static void notes_that_do_not_fit_are_not_believed(void **state)
+static void what_is_left_goes_on_or_begins_again(void **state)
 {
-    static const char *const notes[] = {
-        "",
-        "kedge 1 300000 65536\n",
-        "kedge 1 300000 65536\n70000\n0\n0\n0\n0\n",
-        "kedge 1 300001 65536\n0\n0\n0\n0\n0\n",
-        "kedge 1 300000 65536\n-1\n0\n0\n0\n0\n",
-        "kedge 1 300000 1\n1\n",
-        "kedge 1 300000 65536\n65536\n65536\n65536\n65536\n37856\n"};
-    static const char zeros[WEIGHTS];
+    static const char zeros[WEIGHTS + 1];
+    static const struct {
+        const char *bytes;
+        size_t n, fetched;
+    } left[] = {{weights, 100000, WEIGHTS - 100000},
+                {weights, WEIGHTS, 0},
+                {weights, 0, WEIGHTS},
+                {zeros, 100000, WEIGHTS - 100000 + WEIGHTS},
+                {zeros, WEIGHTS, WEIGHTS},
+                {zeros, WEIGHTS + 1, WEIGHTS}};
 
     (void)state;
-    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
         assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
-        leave(&hub.files[2], notes[i], zeros);
+        leave(&hub.files[2], left[i].bytes, left[i].n);
         pulls("org/tiny");
         is_whole();
+        assert_int_equal(pulled.fetched, left[i].fetched + 19 + 2 + 17);
     }
-}
-
-static void a_file_that_waited_for_its_digest_is_fetched_again(void **state)
-{
-    (void)state;
-    hub.n = 0;
-    hub_add("model.safetensors", weights, 100, true);
-    hub_add("other.json", weights, 50, true);
-    leave(&hub.files[0], "kedge 1 100 65536\n100\n", weights);
-    leave(&hub.files[1], "kedge 1 50 65536\n50\n", weights + 50);
-    pulls("org/tiny");
-    is_there(SNAPSHOT "/other.json", weights, 50);
-    assert_int_equal(pulled.fetched, 50);
 }
 
 static void a_server_without_ranges_gives_whole_files(void **state)
@@ -502,65 +462,27 @@ static void a_server_without_ranges_gives_whole_files(void **state)
     hub.cut_after = 100000;
     pulls("org/tiny");
     is_whole();
-    /* asked in parts once, and each time that it was cut */
     assert_int_equal(hub_count("store /store/model.safetensors"), 3);
 }
 
-static void an_address_that_ran_out_is_asked_for_anew(void **state)
+/* An address may have run out when the rest is requested: the hub gives another. */
+static void the_rest_is_asked_of_the_hub(void **state)
 {
     (void)state;
-    hub.run_out = 2;
+    hub.cuts = 2;
+    hub.cut_after = 100000;
     pulls("org/tiny");
     is_whole();
-    hub.run_out = 1000;
-    assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
+    assert_int_equal(hub_count("/resolve/" HUB_COMMIT "/model.safetensors"), 3);
+    assert_int_equal(hub_count("store /store/model.safetensors?Signature=sesame"), 3);
+}
+
+static void a_refusal_of_the_store_is_one(void **state)
+{
+    (void)state;
+    hub.refuses = true;
     refuses("org/tiny", KG_EINVAL, "403");
     nothing_is_there();
-}
-
-/* A model of three parts, which are asked for one, two at addresses that run out. */
-static void serve_three_parts(int short_lived)
-{
-    hub.files[0] = (struct hub_file){"model.safetensors", weights, 3 * PART_BYTES, true};
-    hub.n = 1;
-    hub.short_lived = short_lived;
-}
-
-static void two_refusals_of_an_address_are_not_the_hubs(void **state)
-{
-    (void)state;
-    serve_three_parts(1);
-    hub.late_redirection = true;
-    pulls("org/tiny");
-    is_there(SNAPSHOT "/model.safetensors", weights, 3 * PART_BYTES);
-    assert_int_equal(hub.refused, 2);
-    assert_int_equal(hub_count("address=1&"), 3);
-}
-
-static void a_refusal_of_an_old_address_leaves_the_new_one(void **state)
-{
-    (void)state;
-    serve_three_parts(1);
-    hub.late_refusal = true;
-    pulls("org/tiny");
-    is_there(SNAPSHOT "/model.safetensors", weights, 3 * PART_BYTES);
-    assert_int_equal(hub.refused, 2);
-    assert_int_equal(hub_count("/resolve/"), 2);
-    assert_int_equal(hub_count("address=2&"), 2);
-}
-
-static void a_file_may_outlive_many_addresses(void **state)
-{
-    (void)state;
-    hub.short_lived = HUB_ADDRESSES; /* one for each of five parts */
-    assert_int_equal(
-        pull_with((struct kg_hub_pull_opts){.in_flight = 1}, "org/tiny", KG_HUB_MODEL),
-        KG_OK);
-    is_whole();
-    assert_int_equal(hub.refused, 4);
-    assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
-    pulls("org/tiny"); /* in whatever order three parts are refused */
-    is_whole();
 }
 
 /* ---- files that are others ---- */
@@ -793,31 +715,23 @@ static void every_failed_request_to_the_disk_is_a_status(void **state)
     }
 }
 
-/* What the note says is there of a part is there. */
-static void the_note_is_true(const char *digest)
+/* What is there of a file is its beginning. */
+static void what_is_left_is_a_beginning(const char *digest)
 {
-    struct kg_str note = {0}, bytes = {0};
+    struct kg_str bytes = {0};
     char name[120];
-    char *line;
-    size_t first = 0;
 
-    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-have", digest);
+    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
     if (!kg_file_exists(in_dir(name)))
         return;
-    assert_int_equal(kg_file_read(&note, in_dir(name), 1 << 20, &err), KG_OK);
-    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
     assert_int_equal(kg_file_read(&bytes, in_dir(name), 1 << 20, &err), KG_OK);
-    assert_int_equal(bytes.len, WEIGHTS);
-    line = strchr(note.data, '\n') + 1;
-    for (; *line; first += PART_BYTES, line = strchr(line, '\n') + 1)
-        assert_memory_equal(bytes.data + first, weights + first, strtoul(line, NULL, 10));
-    assert_true(first >= WEIGHTS);
+    assert_in_range(bytes.len, 0, WEIGHTS);
+    assert_memory_equal(kg_str_text(&bytes), weights, bytes.len);
     kg_str_release(&bytes);
-    kg_str_release(&note);
 }
 
 /* Whatever could not be written, and whenever: the same pull may go on there. */
-static void no_note_claims_what_could_not_be_written(void **state)
+static void nothing_but_a_beginning_is_left(void **state)
 {
     char digest[KG_DIGEST_TEXT];
     kg_status status = KG_EIO;
@@ -831,7 +745,7 @@ static void no_note_claims_what_could_not_be_written(void **state)
         kg_file_fail_at(n, ENOSPC);
         status = pull("org/tiny");
         kg_file_fail_at(0, 0);
-        the_note_is_true(digest);
+        what_is_left_is_a_beginning(digest);
     }
     is_there(SNAPSHOT "/model.safetensors", weights, WEIGHTS);
 }
@@ -860,8 +774,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_HUB(a_model_lies_as_others_lay_it),
         WITH_HUB(a_model_without_an_org_is_where_a_redirection_leads),
-        WITH_HUB(large_files_come_in_parts),
-        WITH_HUB(files_come_in_the_order_of_the_list),
+        WITH_HUB(files_of_one_digest_are_fetched_once),
         WITH_HUB(what_is_there_is_not_fetched_again),
         WITH_HUB(a_revision_is_what_is_asked_for),
         WITH_HUB(another_commit_than_asked_for_is_refused),
@@ -873,14 +786,11 @@ int main(void)
         WITH_HUB(the_token_may_lie_in_a_file),
         WITH_HUB(a_cut_transfer_goes_on_where_it_was_cut),
         WITH_HUB(an_interrupted_pull_goes_on),
-        WITH_HUB(notes_that_do_not_fit_are_not_believed),
+        WITH_HUB(what_is_left_goes_on_or_begins_again),
         WITH_HUB(a_cache_that_cannot_be_written_is_named),
-        WITH_HUB(a_file_that_waited_for_its_digest_is_fetched_again),
         WITH_HUB(a_server_without_ranges_gives_whole_files),
-        WITH_HUB(an_address_that_ran_out_is_asked_for_anew),
-        WITH_HUB(two_refusals_of_an_address_are_not_the_hubs),
-        WITH_HUB(a_refusal_of_an_old_address_leaves_the_new_one),
-        WITH_HUB(a_file_may_outlive_many_addresses),
+        WITH_HUB(the_rest_is_asked_of_the_hub),
+        WITH_HUB(a_refusal_of_the_store_is_one),
         WITH_HUB(another_digest_is_refused),
         WITH_HUB(another_length_is_refused),
         WITH_HUB(a_page_in_the_place_of_a_file_is_refused),
@@ -893,7 +803,7 @@ int main(void)
         WITH_HUB(the_environment_is_checked),
         WITH_HUB(origins_are_scheme_host_and_port),
         WITH_HUB(every_failed_request_to_the_disk_is_a_status),
-        WITH_HUB(no_note_claims_what_could_not_be_written),
+        WITH_HUB(nothing_but_a_beginning_is_left),
         WITH_HUB(every_failed_allocation_is_a_status),
     };
 

@@ -11,7 +11,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -24,14 +23,7 @@
 
 #define HUB_COMMIT "0123456789abcdef0123456789abcdef01234567"
 
-enum {
-    HUB_HOST,
-    HUB_STORE,
-    HUB_HOSTS,
-    HUB_FILES = 16,
-    HUB_ADDRESSES = 64,
-    HUB_LOG_BYTES = 1 << 16
-};
+enum { HUB_HOST, HUB_STORE, HUB_HOSTS, HUB_FILES = 16, HUB_LOG_BYTES = 1 << 16 };
 
 struct hub_file {
     const char *path;
@@ -50,14 +42,7 @@ struct hub_manners {
     size_t cut_after;   /* bytes of each */
     bool hold;          /* of LFS files, then wait until hub_holds is false */
     bool flip;          /* flip a bit in a file of the store */
-    int run_out;        /* number of 403 replies of the store */
-    /* Number of addresses of the store (numbered) that are valid for one file or part
-     * each; and their order: the second redirection waits until two parts were refused,
-     * or the second refusal until the store gets another request. */
-    int short_lived;
-    bool late_redirection, late_refusal;
-    int given, refused; /* out */
-    bool is_over[HUB_ADDRESSES];
+    bool refuses;       /* the store: 403 */
     size_t longer;      /* bytes that the list adds */
     const char *list;   /* NULL, or the list's body */
     const char *answer; /* NULL, or status line and header of every answer of the hub */
@@ -140,14 +125,13 @@ static inline void hub_reply_list(int fd)
     hub_reply(fd, "200 OK\r\nContent-Type: application/json", text);
 }
 
-/* The requested byte range, or all bytes. */
+/* The bytes from the requested one on, or all. */
 static inline void hub_reply_bytes(int fd, const struct hub_file *f, const char *range)
 {
     size_t first = 0, last = f->n - 1, n, sent;
     char head[256];
-    bool part = range && !hub.no_ranges && sscanf(range, "%zu-%zu", &first, &last) == 2;
+    bool part = range && !hub.no_ranges && sscanf(range, "%zu-", &first) == 1;
 
-    last = last < f->n ? last : f->n - 1;
     if (part && first >= f->n) {
         hub_reply(fd, "416 Range Not Satisfiable", "");
         return;
@@ -198,60 +182,25 @@ static inline const struct hub_file *hub_find(const char *path)
     return found;
 }
 
-/* Address of a file: ROOM/PATH?Signature=sesame, or with a number before it. */
+/* Address of a file: ROOM/PATH?Signature=sesame. */
 static inline void hub_redirect(int fd, const struct hub_file *f)
 {
-    char head[512], number[32] = "";
+    char head[512];
 
-    hub.given++;
-    while (hub.late_redirection && hub.given == 2 && hub.refused < 2) {
-        pthread_mutex_unlock(&hub_mutex);
-        usleep(1000);
-        pthread_mutex_lock(&hub_mutex);
-    }
-    if (hub.short_lived > 0)
-        snprintf(number, sizeof number, "address=%d&", hub.given);
     if (hub.location)
         snprintf(head, sizeof head, "302 Found\r\nLocation: %s", hub.location);
     else
         snprintf(head, sizeof head,
                  "302 Found\r\nX-Linked-Size: %zu\r\nLocation: "
-                 "http://127.0.0.1:%d/store/%s?%sSignature=sesame",
-                 f->n, hub_hosts[HUB_STORE].port, f->path, number);
+                 "http://127.0.0.1:%d/store/%s?Signature=sesame",
+                 f->n, hub_hosts[HUB_STORE].port, f->path);
     hub_reply(fd, head, "");
 }
 
-/* Whether the store refuses the address; counts refusals. */
-static inline bool hub_has_run_out(const char *path)
-{
-    const char *at = strstr(path, "?address=");
-    int number = at ? atoi(at + 9) : 0;
-
-    if (hub.run_out > 0) {
-        hub.run_out--;
-        return true;
-    }
-    if (number < 1 || number >= HUB_ADDRESSES || number > hub.short_lived)
-        return false;
-    if (!hub.is_over[number]) {
-        hub.is_over[number] = true;
-        return false;
-    }
-    hub.refused++;
-    if (hub.late_refusal && hub.refused == 2) {
-        struct pollfd next = {.fd = hub_hosts[HUB_STORE].fd, .events = POLLIN};
-
-        pthread_mutex_unlock(&hub_mutex);
-        poll(&next, 1, 10000);
-        pthread_mutex_lock(&hub_mutex);
-    }
-    return true;
-}
-
 static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
-                                  const char *path, const char *range)
+                                  const char *range)
 {
-    if (host == HUB_STORE && hub_has_run_out(path))
+    if (host == HUB_STORE && hub.refuses)
         hub_reply(fd, "403 Forbidden\r\nContent-Type: application/xml",
                   "<Error>Request has expired</Error>");
     else if (host == HUB_HOST && f->lfs)
@@ -291,7 +240,7 @@ static inline void hub_answer(int fd, int host, const char *path, const char *ra
     else if (hub.file_answer)
         hub_reply(fd, hub.file_answer, hub.file_page ? hub.file_page : "");
     else if (f)
-        hub_reply_file(fd, host, f, path, range);
+        hub_reply_file(fd, host, f, range);
     else
         hub_reply(fd, "404 Not Found\r\nX-Error-Code: EntryNotFound",
                   "{\"error\": \"none\"}");
