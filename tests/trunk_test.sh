@@ -46,6 +46,13 @@ missing_benchmarks() {
     refused 1 lab "bench ranks" "$trunk" bench ranks
 }
 pass "so does a benchmark" missing_benchmarks
+missing_modes() {
+    for m in ema-pg mathd dapo; do refused 1 lab "mode: $m" "$trunk" grade --kind math --mode $m || return 1; done
+    echo '{"problem": "1", "answer": "1"}' >"$work/math.jsonl"
+    refused 1 lab "mode: dapo" "$trunk" train recipes/gsm8k.yaml "data.train=$work/math.jsonl" model.path=tests/data/verl_digit_llama \
+        task.name=math task.grader=dapo run.dir="$work/none" algo.preset=grpo --dry-run
+}
+pass "so does a published grader" missing_modes
 pass "and the rows against the exact gradient" refused 1 lab "algorithms check" "$trunk" algorithms check
 same_keys() { "$trunk" train --keys >"$work/a" && ./kedge train --keys | cmp - "$work/a"; }
 pass "the keys of a recipe are the same" same_keys

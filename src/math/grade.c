@@ -572,7 +572,8 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
 /* ---- modes ---- */
 
 /* A mode is a rule for all of an answer: how it is found and when it is right. The first
- * is kedge's own, the others repeat published runs, so two modes may disagree. */
+ * is kedge's own, the others repeat published runs, so two modes may disagree; they
+ * are in guests/lab. */
 static const struct kg_math_mode modes[] = {
     {"default", "exact arithmetic on what the answer means", NULL, kg_math_grade_default},
     {"ema-pg", "mathd, or else equal by algebra after string normalisation",
@@ -597,7 +598,10 @@ kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
     KG_TRY(kg_str_pick(&i, KG_EINVAL, "mode", name, modes,
                        sizeof modes / sizeof *modes - 1, sizeof *modes, err));
     *mode = &modes[i];
-    return KG_OK;
+    if (modes[i].grade)
+        return KG_OK;
+    kg_guest_missing(name, "lab", err);
+    return kg_err_prefix(err, "mode");
 }
 
 kg_status kg_math_form_find(enum kg_math_form *form, const char *name, struct kg_err *err)

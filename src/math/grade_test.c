@@ -1,41 +1,6 @@
-/* Grading: notations, kinds of answers, extraction, published modes, limits; and the
+/* Grading: notations, kinds of answers, extraction, limits; and the
  * collected cases of other projects. */
-#include "base/clock.h"
-#include "base/mem.h"
-#include "data/jsonl.h"
-#include "math/math.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static struct kg_err err;
-
-static void ok(kg_status status)
-{
-    if (status != KG_OK)
-        fail_msg("%s", err.message);
-}
-
-static enum kg_math_verdict grade(const struct kg_math_opts *opts, const char *gold,
-                                  const char *answer, char reason[128])
-{
-    struct kg_math_result r = {0};
-    struct kg_math_text g = {gold, strlen(gold)};
-    struct kg_math_text a = {answer, strlen(answer)};
-    enum kg_math_verdict v;
-
-    ok(kg_math_grade(&r, opts, a, &g, 1, &err));
-    v = r.verdict;
-    snprintf(reason, 128, "%.60s (found '%.50s')", r.reason, kg_str_text(&r.extracted));
-    kg_math_result_release(&r);
-    return v;
-}
+#include "math/grade_testing.h"
 
 static void expect(enum kg_math_verdict want, const char *gold, const char *answer)
 {
@@ -595,100 +560,7 @@ static void precision_widens(void **state)
         KG_MATH_WRONG);
 }
 
-/* ---- published modes ---- */
-
-static enum kg_math_verdict in_mode(const char *mode, enum kg_math_form form,
-                                    const char *gold, const char *answer)
-{
-    struct kg_math_opts opts = {.form = form};
-    char reason[128];
-
-    ok(kg_math_mode_find(&opts.mode, mode, &err));
-    return grade(&opts, gold, answer, reason);
-}
-
-static void published_modes_keep_their_oddities(void **state)
-{
-    const enum kg_math_form bare = KG_MATH_FORM_ANSWER;
-    const enum kg_math_form whole = KG_MATH_FORM_RESPONSE;
-
-    (void)state;
-    assert_int_equal(in_mode("mathd", bare, "\\frac{1}{2}", "0.5"), KG_MATH_RIGHT);
-    assert_int_equal(in_mode("mathd", bare, "\\frac{1}{4}", "0.25"), KG_MATH_WRONG);
-    assert_int_equal(in_mode("mathd", bare, "10", "\\$10"), KG_MATH_RIGHT);
-    assert_int_equal(in_mode("ema-pg", bare, "\\frac{1}{4}", "0.25"), KG_MATH_RIGHT);
-    assert_int_equal(in_mode("ema-pg", bare, "2", "4/2"), KG_MATH_WRONG);
-    assert_int_equal(in_mode("ema-pg", whole, "4", "so 4"), KG_MATH_WRONG);
-    assert_int_equal(in_mode("ema-pg", whole, "4", "\\boxed{4}"), KG_MATH_RIGHT);
-    assert_int_equal(
-        in_mode("ema-pg", whole, "4", "a</think>\\boxed{4}</think>\\boxed{5}"),
-        KG_MATH_RIGHT);
-    assert_int_equal(in_mode("dapo", whole, "25", "So.\nAnswer: 25"), KG_MATH_RIGHT);
-    assert_int_equal(in_mode("dapo", whole, "25", "\\boxed{25}"), KG_MATH_WRONG);
-    assert_int_equal(in_mode("dapo", whole, "1000", "Answer: $x = 1,000$"),
-                     KG_MATH_RIGHT);
-}
-
 /* ---- limits ---- */
-
-static void repeat(char *out, size_t size, const char *piece, size_t times)
-{
-    size_t n = strlen(piece);
-
-    out[0] = 0;
-    for (size_t i = 0; i < times && (i + 1) * n < size; i++)
-        memcpy(out + i * n, piece, n + 1);
-}
-
-/* A response of a megabyte that never closes what it opens, in every mode. */
-static void long_texts_end_in_time(void)
-{
-    static char text[1 << 20];
-    static const char *const pieces[] = {
-        "\\(",
-        "\\boxed{",
-        "$ 1 ",
-        "(1,",
-        "\\text{ ",
-        "1,111",
-        "Answer: ",
-        "cm",
-        "\\frac",
-        "</think>",
-        "{",
-        "1 ",
-        "\\frac{",
-        "1\\pi ",
-        "1\\pi a ",
-        "not 1",
-        "not \\boxed{1}",
-        "5 (",
-        "0.(1",
-        "(A) or ",
-        "Option A ",
-    };
-    static const char *const names[] = {"default", "ema-pg", "mathd", "dapo"};
-
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-        repeat(text, sizeof text, pieces[i], sizeof text / strlen(pieces[i]) - 1);
-        for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-            struct kg_math_opts opts = {0};
-            char reason[128];
-            double start = kg_clock_thread_seconds();
-
-            ok(kg_math_mode_find(&opts.mode, names[m], &err));
-            opts.form = i % 2 ? KG_MATH_FORM_RESPONSE : KG_MATH_FORM_AUTO;
-            grade(&opts, "5", text, reason);
-            opts.form = KG_MATH_FORM_ANSWER;
-            grade(&opts, "5", text, reason);
-            opts.form = KG_MATH_FORM_CHOICE;
-            grade(&opts, "B", text, reason);
-            if (kg_clock_thread_seconds() - start > 4)
-                fail_msg("'%s' repeated takes %.1f s in mode %s", pieces[i],
-                         kg_clock_thread_seconds() - start, names[m]);
-        }
-    }
-}
 
 /* All alternatives share one budget; each takes long: a long chain of factorials. */
 static void many_alternatives_end_in_time(void)
@@ -775,7 +647,7 @@ static void hostile_answers_end_in_time_and_memory(void **state)
         assert_int_not_equal(grade(&opts, "5", deep, reason), KG_MATH_RIGHT);
     }
     assert_true(kg_mem_peak_bytes() < (uint64_t)64 << 20);
-    long_texts_end_in_time();
+    long_texts_end_in_time("default");
     many_alternatives_end_in_time();
     many_lines_end_in_time();
     assert_int_equal(kg_mem_current_bytes(), 0);
@@ -809,113 +681,12 @@ static void failed_allocations_are_reported(void **state)
 
 /* ---- collected cases ---- */
 
-struct score {
-    int n;
-    int agree;
-};
-
-static struct kg_math_opts opts_of(const struct kg_json *root, const char *mode)
-{
-    struct kg_math_opts opts = {0};
-    const struct kg_json *p = kg_json_get(root, "precision");
-    const char *form = kg_json_text(kg_json_get(root, "form"), NULL);
-
-    ok(kg_math_mode_find(&opts.mode, mode, &err));
-    if (form)
-        ok(kg_math_form_find(&opts.form, form, &err));
-    opts.strict_sets = !kg_json_bool(kg_json_get(root, "allow_set_relation_comp"), true);
-    if (kg_json_type(p) == KG_JSON_INT)
-        opts.decimals = (int)kg_json_int(p, 0);
-    if (kg_json_type(p) == KG_JSON_REAL)
-        opts.tolerance[opts.n_tolerance++] = kg_json_real(p, 0);
-    for (size_t i = 0; kg_json_type(p) == KG_JSON_ARRAY && i < kg_json_size(p); i++)
-        opts.tolerance[opts.n_tolerance++] = kg_json_real(kg_json_at(p, i), 0);
-    return opts;
-}
-
-static size_t golds_of(struct kg_math_text *out, const struct kg_json *gold)
-{
-    size_t n = kg_json_type(gold) == KG_JSON_ARRAY ? kg_json_size(gold) : 1;
-
-    for (size_t i = 0; i < n; i++)
-        out[i].text = kg_json_text(
-            n == 1 && kg_json_type(gold) == KG_JSON_STRING ? gold : kg_json_at(gold, i),
-            &out[i].n);
-    return n;
-}
-
-/* One line: does the verdict agree with column (of reference_verdicts, or `expected`)? */
-static void score_line(struct score *s, const struct kg_json *root, const char *mode,
-                       const char *column)
-{
-    const struct kg_json *want = kg_json_get(root, "expected");
-    struct kg_math_opts opts = opts_of(root, mode);
-    struct kg_math_result r = {0};
-    struct kg_math_text golds[64];
-    struct kg_math_text answer;
-    size_t n = golds_of(golds, kg_json_get(root, "gold"));
-
-    if (column)
-        want = kg_json_get(kg_json_get(root, "reference_verdicts"), column);
-    if (kg_json_type(want) != KG_JSON_BOOL)
-        return;
-    answer.text = kg_json_text(kg_json_get(root, "answer"), &answer.n);
-    if (!answer.text) {
-        answer.text = kg_json_text(kg_json_get(root, "response"), &answer.n);
-        opts.form = KG_MATH_FORM_RESPONSE;
-    }
-    ok(kg_math_grade(&r, &opts, answer, golds, n, &err));
-    s->n++;
-    s->agree += (r.verdict == KG_MATH_RIGHT) == kg_json_bool(want, false);
-    kg_math_result_release(&r);
-}
-
-static struct score score_file(const char *path, const char *mode, const char *column)
-{
-    struct kg_jsonl *lines;
-    struct kg_json_doc doc = {0};
-    struct score s = {0};
-    bool more = true;
-
-    ok(kg_jsonl_open(&lines, path, &err));
-    for (;;) {
-        ok(kg_jsonl_next(lines, &doc, &more, &err));
-        if (!more)
-            break;
-        score_line(&s, doc.root, mode, column);
-    }
-    kg_json_release(&doc);
-    kg_jsonl_close(lines);
-    return s;
-}
-
-static void agrees(const char *path, const char *mode, const char *column, int percent)
-{
-    struct score s = score_file(path, mode, column);
-
-    assert_true(s.n > 50);
-    if (s.agree * 100 < s.n * percent)
-        fail_msg("%s, mode %s: expected agreement in %d %%, found %d of %d", path, mode,
-                 percent, s.agree, s.n);
-}
-
 static void the_small_collection_agrees(void **state)
 {
     static const char path[] = "tests/data/grader/cases.jsonl";
 
     (void)state;
     agrees(path, "default", NULL, 96);
-    agrees(path, "ema-pg", "rllm", 98);
-    agrees(path, "mathd", "rllm_mathd", 98);
-    agrees(path, "dapo", "dapo_answer_line", 98);
-}
-
-static bool absent(const char *path)
-{
-    if (access(path, R_OK) == 0)
-        return false;
-    print_message("skip: no %s\n", path);
-    return true;
 }
 
 static void the_large_collection_agrees(void **state)
@@ -927,9 +698,6 @@ static void the_large_collection_agrees(void **state)
     if (absent(cases) || absent(solutions))
         skip();
     agrees(cases, "default", NULL, 95);
-    agrees(cases, "ema-pg", "rllm", 98);
-    agrees(cases, "mathd", "rllm_mathd", 98);
-    agrees(cases, "dapo", "dapo_answer_line", 98);
     agrees(solutions, "default", NULL, 99);
 }
 
@@ -958,7 +726,6 @@ int main(void)
         cmocka_unit_test(a_choice_is_a_letter),
         cmocka_unit_test(alternatives_count_each),
         cmocka_unit_test(precision_widens),
-        cmocka_unit_test(published_modes_keep_their_oddities),
         cmocka_unit_test(hostile_answers_end_in_time_and_memory),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(the_small_collection_agrees),

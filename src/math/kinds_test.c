@@ -119,17 +119,6 @@ static void thoughts_are_read_where_that_is_asked_for(void **state)
     assert_string_equal(reason, "the thinking does not end");
 }
 
-static void published_modes_know_no_box_without_braces(void **state)
-{
-    struct kg_math_opts opts = {.form = KG_MATH_FORM_RESPONSE};
-    char reason[128];
-
-    (void)state;
-    ok(kg_math_mode_find(&opts.mode, "ema-pg", &err));
-    assert_int_equal(grade(opts, "42", "\\boxed 42", reason), KG_MATH_WRONG);
-    assert_int_equal(grade(opts, "42", "<think>a \\boxed{42}", reason), KG_MATH_RIGHT);
-}
-
 /* Each tanh has its argument four times. */
 static void shared_arguments_end_in_time(void **state)
 {
@@ -227,7 +216,6 @@ int main(void)
         cmocka_unit_test(every_kind_has_its_verdict),
         cmocka_unit_test(derivatives_integrals_limits_and_sums_are_computed),
         cmocka_unit_test(thoughts_are_read_where_that_is_asked_for),
-        cmocka_unit_test(published_modes_know_no_box_without_braces),
         cmocka_unit_test(shared_arguments_end_in_time),
         cmocka_unit_test(what_is_computed_ends_in_time),
         cmocka_unit_test(failed_allocations_are_reported),

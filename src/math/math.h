@@ -67,9 +67,11 @@ struct kg_math_mode {
     const char *name;
     const char *help;
     const char *source; /* the published grader that it reproduces; NULL: none */
+    /* NULL: of a guest that is not linked */
     kg_status (*grade)(struct kg_math_job *job, struct kg_err *err);
 };
 const struct kg_math_mode *kg_math_modes(void); /* ended by a row with name NULL */
+/* errors: EINVAL, with the valid names, EUNSUPPORTED (a guest's) */
 kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
 /* "auto", "answer", ...   errors: EINVAL, with the valid names */

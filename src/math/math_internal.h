@@ -317,8 +317,6 @@ const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
 bool kg_math_after_thinking(struct kg_math_text *t);
 /* The text before the first end-of-turn token. */
 struct kg_math_text kg_math_before_end_token(struct kg_math_text t);
-/* The text between the first </think> and the next. */
-struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
 /* The text without white space at its ends. */
@@ -342,11 +340,11 @@ kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
 /* The letter of a multiple-choice answer; 0 if there is none. */
 char kg_math_choice(const char *text, size_t n);
 
-/* ---- modes ---- */
+/* ---- modes; the published ones are of guests/lab ---- */
 kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err);
-kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err);
-kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err);
-kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err);
+kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err) KG_GUEST;
+kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err) KG_GUEST;
+kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err) KG_GUEST;
 
 /* Shared by the files of the parser. parse.c: lists, relations, sums and products.
  * parse_primary.c: operands. parse_big.c: sums, integrals, limits and derivatives.

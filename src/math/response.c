@@ -45,29 +45,6 @@ static struct kg_math_text from(struct kg_math_text t, size_t at)
     return (struct kg_math_text){t.text + at, t.n - at};
 }
 
-/* The first place of the mark in small letters, as published graders look for it. */
-static size_t exact_place(struct kg_math_text t, const char *mark)
-{
-    size_t n = strlen(mark);
-    size_t i = 0;
-
-    while (i + n <= t.n && memcmp(t.text + i, mark, n) != 0)
-        i++;
-    return i + n <= t.n ? i : t.n;
-}
-
-struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
-{
-    static const char mark[] = "</think>";
-    size_t at = exact_place(t, mark);
-
-    if (at == t.n)
-        return t;
-    struct kg_math_text rest = from(t, at + sizeof mark - 1);
-    rest.n = exact_place(rest, mark);
-    return rest;
-}
-
 /* ---- tokens that end a turn ---- */
 
 /* Whether one stands at text[i], or the opening of the user's turn. Openings of the

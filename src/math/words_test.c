@@ -87,16 +87,12 @@ static void an_answer_with_a_nul_is_never_right(void **state)
     struct kg_math_result r = {0};
 
     (void)state;
-    for (const struct kg_math_mode *m = kg_math_modes(); m->name; m++) {
-        opts.mode = m;
-        for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-            ok(kg_math_grade(&r, &opts, answers[i], &gold, 1, &err));
-            if (r.verdict != KG_MATH_WRONG)
-                fail_msg("%s, answer %zu: expected wrong, found %s", m->name, i,
-                         kg_math_verdict_name(r.verdict));
-        }
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        ok(kg_math_grade(&r, &opts, answers[i], &gold, 1, &err));
+        if (r.verdict != KG_MATH_WRONG)
+            fail_msg("answer %zu: expected wrong, found %s", i,
+                     kg_math_verdict_name(r.verdict));
     }
-    opts.mode = NULL;
     opts.form = KG_MATH_FORM_CHOICE;
     gold = (struct kg_math_text){"B", 1};
     ok(kg_math_grade(&r, &opts, (struct kg_math_text){"B\0", 2}, &gold, 1, &err));

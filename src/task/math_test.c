@@ -64,10 +64,10 @@ static void a_response_is_graded(void **state)
     assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == 0);
 }
 
-/* Votes are over what is extracted, by the mode of the task, and equal by mathematics. */
+/* Votes are over what is extracted, and equal by mathematics. */
 static void answers_to_vote_on_are_extracted(void **state)
 {
-    struct kg_task_opts opts = {.grader = "dapo"};
+    struct kg_task_opts opts = {0};
     char truth[] = "5";
     struct kg_record record = {.ground_truth = truth, .line = 1};
     static const char response[] = "\\boxed{7}, no. Answer: 0.5";
@@ -78,10 +78,6 @@ static void answers_to_vote_on_are_extracted(void **state)
 
     (void)state;
     assert_int_equal(kg_task_math_extract(&out, &opts, &item, &err), KG_OK);
-    assert_string_equal(kg_str_text(&out), "0.5");
-    kg_str_clear(&out);
-    opts.grader = NULL;
-    assert_int_equal(kg_task_math_extract(&out, &opts, &item, &err), KG_OK);
     assert_string_equal(kg_str_text(&out), "7");
     kg_str_release(&out);
     assert_int_equal(kg_task_math_same(&same, &opts, "0.5", "\\frac{1}{2}", &err), KG_OK);
@@ -90,16 +86,12 @@ static void answers_to_vote_on_are_extracted(void **state)
     assert_false(same);
 }
 
-static void the_mode_and_thinking_are_options(void **state)
+static void thinking_is_an_option(void **state)
 {
-    struct kg_task_opts opts = {.grader = "dapo"};
+    struct kg_task_opts opts = {0};
     char five[] = "5";
 
     (void)state;
-    assert_true(grade(&opts, five, "Answer: 5").correct);
-    assert_false(grade(&opts, five, "\\boxed{5}").correct);
-    opts.grader = "ema-pg";
-    assert_true(grade(&opts, five, "\\boxed{5}").correct);
     assert_false(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
     opts.keep_thinking = true;
     assert_true(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
@@ -191,10 +183,6 @@ static void a_gold_answer_that_fails_stops_the_run(void **state)
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "found 2 that are not"));
     assert_non_null(strstr(err.message, "task.exclude=\"b,5\""));
-    opts.grader = "mathd";
-    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "task.exclude=\"b,5\""));
-    opts.grader = "default";
     opts.exclude = "a,b";
     opts.exclude_key = "--exclude";
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
@@ -274,9 +262,8 @@ static void golds_that_fail_are_dropped_and_counted(void **state)
 {
     static const struct {
         const char *file;
-        const char *grader;
         int64_t dropped;
-    } real[] = {{"deepscaler_sub_1209", "ema-pg", 2}, {"math_train_7474", "dapo", 2}};
+    } real[] = {{"deepscaler_sub_1209", 2}, {"math_train_7474", 2}};
     bool met[1] = {false};
     struct kg_task_opts opts = {.drop_golds = true, .exclude = "p1", .excluded = met};
     struct kg_dataset d;
@@ -297,7 +284,7 @@ static void golds_that_fail_are_dropped_and_counted(void **state)
         skip();
     }
     for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
-        opts = (struct kg_task_opts){.drop_golds = true, .grader = real[i].grader};
+        opts = (struct kg_task_opts){.drop_golds = true};
         snprintf(file, sizeof file, "../shared/data/math/%s.jsonl", real[i].file);
         assert_int_equal(kg_task_load(&d, row(), &opts, file, &err), KG_OK);
         assert_int_equal(d.dropped_golds, real[i].dropped);
@@ -340,7 +327,7 @@ static void golds_in_parquet_are_checked_too(void **state)
 {
     static const char *const files[] = {"rpg_aime-2024", "rpg_aime25", "rpg_amc-23"};
     static const size_t rows[] = {960, 960, 1280}, problems[] = {30, 30, 40};
-    struct kg_task_opts opts = {.grader = "dapo"};
+    struct kg_task_opts opts = {0};
     struct kg_dataset d;
     char file[128];
 
@@ -357,7 +344,6 @@ static void golds_in_parquet_are_checked_too(void **state)
         assert_int_equal(d.repeated, rows[i] - problems[i]);
         kg_dataset_release(&d);
     }
-    opts.grader = "default";
     snprintf(file, sizeof file, "../shared/data/math/raw/deepscaler_sub_1209.parquet");
     assert_int_equal(kg_task_load(&d, row(), &opts, file, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "found 2 that are not; to drop them: "
@@ -498,7 +484,7 @@ int main(void)
         cmocka_unit_test(a_response_is_graded),
         cmocka_unit_test(each_of_64_gold_answers_counts),
         cmocka_unit_test(answers_to_vote_on_are_extracted),
-        cmocka_unit_test(the_mode_and_thinking_are_options),
+        cmocka_unit_test(thinking_is_an_option),
         cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
         cmocka_unit_test(excluded_records_are_left_out),
         cmocka_unit_test(a_record_is_excluded_by_its_file),

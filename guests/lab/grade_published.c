@@ -273,6 +273,31 @@ out:
     return status;
 }
 
+/* The first place of the mark, or t.n. */
+static size_t exact_place(struct kg_math_text t, const char *mark)
+{
+    size_t n = strlen(mark);
+    size_t i = 0;
+
+    while (i + n <= t.n && memcmp(t.text + i, mark, n) != 0)
+        i++;
+    return i + n <= t.n ? i : t.n;
+}
+
+/* Between the first </think> and the next; the whole text without one. */
+static struct kg_math_text after_first_thinking(struct kg_math_text t)
+{
+    static const char mark[] = "</think>";
+    size_t at = exact_place(t, mark);
+
+    if (at == t.n)
+        return t;
+    struct kg_math_text rest = {t.text + at + sizeof mark - 1,
+                                t.n - at - sizeof mark + 1};
+    rest.n = exact_place(rest, mark);
+    return rest;
+}
+
 /* What is boxed where anything is; else the text as it is, unless it is a response.
  * returns false when there is no answer */
 static bool take_answer(struct kg_math_job *job, struct kg_math_text *answer,
@@ -282,7 +307,7 @@ static bool take_answer(struct kg_math_job *job, struct kg_math_text *answer,
 
     *answer = job->answer;
     if (job->opts->form == KG_MATH_FORM_RESPONSE && !job->opts->keep_thinking)
-        *answer = kg_math_after_first_thinking(job->answer);
+        *answer = after_first_thinking(job->answer);
     *gold = job->gold;
     const char *boxed = kg_math_last_boxed(gold->text, gold->n, &n);
     if (boxed)
