@@ -18,7 +18,7 @@ MODULES := base data net tensor ranks policy text math traj model search task ro
 ROOMS   := train/open train/step train/keep
 # Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the
 # linker takes all of it, and sees the names that the trunk's tables have of it. lib is a library beside the program.
-GUESTS  ?= lab retriever tinker lib
+GUESTS  ?= gguf lab retriever tinker lib
 
 # a finding ends the test
 SANITIZE := -fsanitize=$(SAN) -fno-sanitize-recover=all

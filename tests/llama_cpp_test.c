@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "data/jsonl.h"
-#include "model/export.h"
+#include "gguf/export.h"
 #include "model/lora.h"
 #include "rollout/rollout.h"
 

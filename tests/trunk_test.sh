@@ -21,13 +21,14 @@ missing() { "$trunk" --help | sed -n 's/^  \([a-z-]*\) .* (not in this build)$/\
 
 same_commands() { commands "$trunk" >"$work/a" && commands ./kedge | diff "$work/a" - && [ "$(wc -l <"$work/a")" -gt 25 ]; }
 pass "its help names every command" same_commands
-pass "and says which are not there" [ "$(missing | xargs)" = "replay table embed wiki policy" ]
+pass "and says which are not there" [ "$(missing | xargs)" = "replay table embed export wiki policy" ]
 pass "the whole program lacks none" sh -c '! ./kedge --help | grep "not in this build"'
 
 missing_commands() {
     for c in $(missing); do
         guest=lab
         [ "$c" != embed ] || guest=retriever
+        [ "$c" != export ] || guest=gguf
         refused 1 $guest "kedge $c: this command" "$trunk" "$c" x y && refused 1 $guest "this command" "$trunk" "$c" --help || return 1
     done
 }

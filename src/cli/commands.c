@@ -146,7 +146,7 @@ const struct kg_command kg_commands[] = {
      "MODEL is a checkpoint folder or a GGUF file; adapters are merged first (kedge "
      "merge). Metadata, tokenizer and chat template go into the file. A field that "
      "llama.cpp would compute otherwise is refused by name.",
-     1, NULL, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, "gguf"},
     {"merge", "merge adapters into their base: write one checkpoint", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
      "Every weight that has an adapter becomes W + s B A, rounded once to --dtype; all "

@@ -101,12 +101,7 @@ int64_t kg_gguf_head_dim(const struct kg_gguf *g, const struct kg_gguf_arch *arc
 
 /* ---- keys that are fields ---- */
 
-static const struct key {
-    const char *key; /* after the architecture's name */
-    const char *field;
-    const char *archs; /* of GGUF; NULL: all */
-    bool real;         /* a float, else an integer */
-} KEYS[] = {
+const struct kg_gguf_key kg_gguf_keys[] = {
     {"block_count", "num_hidden_layers", NULL, false},
     {"context_length", "max_position_embeddings", NULL, false},
     {"embedding_length", "hidden_size", NULL, false},
@@ -132,6 +127,7 @@ static const struct key {
     {"logit_scale", "logits_scaling", "granite", true},
     {"rope.scaling.original_context_length", "original_max_position_embeddings", "phi3",
      false},
+    {NULL, NULL, NULL, false},
 };
 
 struct maker {
@@ -235,21 +231,20 @@ static bool is_told(const struct maker *m, const char *key, const struct kg_gguf
 static kg_status put_one(const struct maker *m, const char *key,
                          const struct kg_gguf_value *v)
 {
-    const size_t n = sizeof KEYS / sizeof *KEYS;
+    const struct kg_gguf_key *k = kg_gguf_keys;
     struct kg_gguf_value one = {.n = 0};
-    size_t i = 0;
 
-    while (i < n && (strcmp(KEYS[i].key, key) != 0 ||
-                     !kg_gguf_names(KEYS[i].archs, m->arch->name)))
-        i++;
-    if (i == n && is_told(m, key, v))
+    while (k->key &&
+           (strcmp(k->key, key) != 0 || !kg_gguf_names(k->archs, m->arch->name)))
+        k++;
+    if (!k->key && is_told(m, key, v))
         return KG_OK;
     if (strcmp(key, "expert_count") == 0 && kg_gguf_int(v, 1) == 0)
         return KG_OK;
     if (strcmp(key, "expert_used_count") == 0 && kg_gguf_int(v, 1) == 0)
         return KG_OK;
-    KG_TRY(put_key(m, i < n ? KEYS[i].field : v->key));
-    return put_value(m, i < n ? same_items(v, &one) : v);
+    KG_TRY(put_key(m, k->key ? k->field : v->key));
+    return put_value(m, k->key ? same_items(v, &one) : v);
 }
 
 /* ---- rope ---- */
@@ -325,7 +320,7 @@ static kg_status put_list(const struct maker *m, const char *before, const char 
 #define ORIGINAL  "original_max_position_embeddings"
 
 /* longrope's factor of cos and sin, where config.json has none. */
-static double usual_attention(double positions, double original)
+double kg_gguf_usual_attention(double positions, double original)
 {
     return positions <= original ? 1
                                  : sqrt(1 + log(positions / original) / log(original));
@@ -340,7 +335,7 @@ static kg_status put_longrope(const struct maker *m)
     KG_TRY(kg_str_puts(m->out, "{\"rope_type\": \"longrope\"", m->err));
     KG_TRY(put_list(m, ", \"long_factor\": [", "rope_factors_long.weight"));
     KG_TRY(put_list(m, ", \"short_factor\": [", "rope_factors_short.weight"));
-    const double usual = usual_attention(
+    const double usual = kg_gguf_usual_attention(
         kg_gguf_real(of(m, "context_length"), 1),
         kg_gguf_real(of(m, "rope.scaling.original_context_length"), 1));
     if (attention && fabs(kg_gguf_real(attention, 0) - usual) > 1e-6 * usual) {
@@ -517,117 +512,6 @@ kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_ty
         err, KG_EUNSUPPORTED,
         "model_type: expected an architecture that kedge writes as GGUF, found %s",
         model_type);
-}
-
-struct giver {
-    struct kg_gguf_writer *w;
-    const struct kg_gguf_arch *arch;
-    const struct kg_json *config;
-    struct kg_err *err;
-};
-
-static const char *whole_key(char to[KG_GGUF_NAME + 1], const struct giver *g,
-                             const char *key)
-{
-    snprintf(to, KG_GGUF_NAME + 1, "%s.%s", g->arch->name, key);
-    return to;
-}
-
-static kg_status give_int(const struct giver *g, const char *key, int64_t x)
-{
-    char whole[KG_GGUF_NAME + 1];
-
-    return kg_gguf_put_int(g->w, whole_key(whole, g, key), x, g->err);
-}
-
-static kg_status give_real(const struct giver *g, const char *key,
-                           const struct kg_json *value)
-{
-    char whole[KG_GGUF_NAME + 1];
-
-    return kg_json_is_number(value) ? kg_gguf_put_real(g->w, whole_key(whole, g, key),
-                                                       kg_json_real(value, 0), g->err)
-                                    : KG_OK;
-}
-
-/* Scalings that are tensors are declared elsewhere. */
-static kg_status give_rope(const struct giver *g)
-{
-    const struct kg_json *rope = kg_json_get(g->config, "rope_scaling");
-    const char *type = kg_json_text(kg_json_get(rope, "rope_type"), NULL);
-    const struct kg_json *original = kg_json_get(rope, ORIGINAL);
-    char whole[KG_GGUF_NAME + 1];
-
-    if (!type)
-        type = kg_json_text(kg_json_get(rope, "type"), NULL);
-    if (type && strcmp(type, "longrope") == 0) {
-        const struct kg_json *given = kg_json_get(rope, "attention_factor");
-
-        return kg_gguf_put_real(
-            g->w, whole_key(whole, g, "rope.scaling.attn_factor"),
-            kg_json_real(given, usual_attention(
-                                    kg_json_real(kg_json_get(g->config, POSITIONS), 1),
-                                    kg_json_real(kg_json_get(g->config, ORIGINAL), 1))),
-            g->err);
-    }
-    if (!type || (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0))
-        return KG_OK;
-    KG_TRY(kg_gguf_put_text(g->w, whole_key(whole, g, "rope.scaling.type"), type,
-                            strlen(type), g->err));
-    KG_TRY(give_real(g, "rope.scaling.factor", kg_json_get(rope, "factor")));
-    KG_TRY(give_real(g, "rope.scaling.yarn_beta_fast", kg_json_get(rope, "beta_fast")));
-    KG_TRY(give_real(g, "rope.scaling.yarn_beta_slow", kg_json_get(rope, "beta_slow")));
-    return original ? give_int(g, "rope.scaling.original_context_length",
-                               kg_json_int(original, 0))
-                    : KG_OK;
-}
-
-/* End of text, of turn, of message. */
-static kg_status give_ends(const struct giver *g)
-{
-    static const char *const keys[] = {"tokenizer.ggml.eos_token_id",
-                                       "tokenizer.ggml.eot_token_id",
-                                       "tokenizer.ggml.eom_token_id"};
-    const struct kg_json *eos = kg_json_get(g->config, "eos_token_id");
-    const bool list = kg_json_type(eos) == KG_JSON_ARRAY;
-
-    for (size_t i = 0; i < 3 && i < (list ? kg_json_size(eos) : 1); i++) {
-        const int64_t id = kg_json_int(list ? kg_json_at(eos, i) : eos, -1);
-
-        if (id >= 0)
-            KG_TRY(kg_gguf_put_int(g->w, keys[i], id, g->err));
-    }
-    const int64_t bos = kg_json_int(kg_json_get(g->config, "bos_token_id"), -1);
-    return bos < 0 ? KG_OK
-                   : kg_gguf_put_int(g->w, "tokenizer.ggml.bos_token_id", bos, g->err);
-}
-
-kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
-                             const struct kg_json *config, int64_t head_dim,
-                             struct kg_err *err)
-{
-    const struct giver g = {w, arch, config, err};
-    const double part = kg_json_real(kg_json_get(config, "partial_rotary_factor"), 1);
-
-    KG_TRY(
-        kg_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name), err));
-    KG_TRY(kg_gguf_put_text(w, "general.type", "model", 5, err));
-    KG_TRY(kg_gguf_put_int(w, "general.quantization_version", 2, err));
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const struct kg_json *value = kg_json_get(g.config, KEYS[i].field);
-
-        if (!kg_gguf_names(KEYS[i].archs, g.arch->name) ||
-            strcmp(KEYS[i].field, "head_dim") == 0 || !kg_json_is_number(value))
-            continue;
-        KG_TRY(KEYS[i].real ? give_real(&g, KEYS[i].key, value)
-                            : give_int(&g, KEYS[i].key, kg_json_int(value, 0)));
-    }
-    KG_TRY(give_int(&g, "attention.key_length", head_dim));
-    KG_TRY(give_int(&g, "attention.value_length", head_dim));
-    KG_TRY(give_int(&g, "vocab_size", kg_json_int(kg_json_get(config, "vocab_size"), 0)));
-    KG_TRY(give_int(&g, "rope.dimension_count", (int64_t)((double)head_dim * part)));
-    KG_TRY(give_rope(&g));
-    return give_ends(&g);
 }
 
 int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,

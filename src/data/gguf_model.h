@@ -13,55 +13,6 @@
 #include "data/json.h"
 #include "data/safetensors.h"
 
-/* Writing a GGUF file: put the values, declare the tensors, begin, then put the tensors'
- * bytes in the order in which they were declared.
- */
-struct kg_gguf_writer {
-    struct kg_str values, tensors; /* owned: as the file has them */
-    uint64_t n_values, n_tensors;
-    uint64_t end; /* of the data declared */
-    struct kg_file_writer file;
-    bool open;
-};
-
-kg_status kg_gguf_put_int(struct kg_gguf_writer *w, const char *key, int64_t x,
-                          struct kg_err *err) KG_MUST_CHECK; /* as U32 */
-kg_status kg_gguf_put_real(struct kg_gguf_writer *w, const char *key, double x,
-                           struct kg_err *err) KG_MUST_CHECK; /* as F32 */
-kg_status kg_gguf_put_bool(struct kg_gguf_writer *w, const char *key, bool x,
-                           struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_gguf_put_text(struct kg_gguf_writer *w, const char *key, const char *text,
-                           size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* Begins an array; the next three functions put its n items. */
-kg_status kg_gguf_put_array(struct kg_gguf_writer *w, const char *key,
-                            enum kg_gguf_type of, uint64_t n,
-                            struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_gguf_item_int(struct kg_gguf_writer *w, int32_t x,
-                           struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_gguf_item_real(struct kg_gguf_writer *w, float x,
-                            struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_gguf_item_text(struct kg_gguf_writer *w, const char *text, size_t n,
-                            struct kg_err *err) KG_MUST_CHECK;
-/* A value of another file, unchanged. */
-kg_status kg_gguf_put_value(struct kg_gguf_writer *w, const struct kg_gguf_value *v,
-                            struct kg_err *err) KG_MUST_CHECK;
-
-/* shape: outermost first; rows are whole blocks of the type */
-kg_status kg_gguf_declare(struct kg_gguf_writer *w, const char *name, int n_dims,
-                          const int64_t *shape, const struct kg_quant *type,
-                          struct kg_err *err) KG_MUST_CHECK;
-/* errors: EIO, ENOMEM */
-kg_status kg_gguf_begin(struct kg_gguf_writer *w, const char *path,
-                        struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_gguf_put(struct kg_gguf_writer *w, const void *bytes, size_t n,
-                      struct kg_err *err) KG_MUST_CHECK;
-/* After the last byte of a tensor. */
-kg_status kg_gguf_pad(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Syncs and closes. */
-kg_status kg_gguf_end(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Required after kg_gguf_end, too. Without kg_gguf_end it removes the file. */
-void kg_gguf_writer_release(struct kg_gguf_writer *w);
-
 /* Append a file of the folder.   errors: NOTFOUND (no such file), those of kg_gguf_open,
  * UNSUPPORTED (an architecture, tokenizer or pre-tokenizer that is not known) */
 kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
@@ -107,16 +58,22 @@ kg_status kg_gguf_tokenizer_model(struct kg_str *out, const struct kg_gguf *g,
 kg_status kg_gguf_tokenizer_config(struct kg_str *out, const struct kg_gguf *g,
                                    struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- writing ---- */
+/* ---- the other way, for guests/gguf ---- */
+
+/* A key of metadata that is a field of config.json. */
+struct kg_gguf_key {
+    const char *key; /* after the architecture's name */
+    const char *field;
+    const char *archs; /* of GGUF; NULL: all */
+    bool real;         /* a float, else an integer */
+};
+extern const struct kg_gguf_key kg_gguf_keys[]; /* ended by NULL */
+/* Factor of attention for a longrope without one of its own. */
+double kg_gguf_usual_attention(double positions, double original);
 
 /* errors: UNSUPPORTED (GGUF has no such architecture) */
 kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_type,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Writes the fields of config.json as metadata. It omits what GGUF cannot express; the
- * caller reads the file again and compares. */
-kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
-                             const struct kg_json *config, int64_t head_dim,
-                             struct kg_err *err) KG_MUST_CHECK;
 /* Divisors of the rope's frequencies: llama3's (0), longrope's for long (1) and for short
  * sequences (2).   to (pairs)   returns pairs, or 0 if there is no such tensor */
 int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,
@@ -127,11 +84,6 @@ extern const char *const kg_gguf_rope_names[3];
 kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
                           const struct kg_gguf_arch *arch,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Tokenizer and chat template of a model.   rows: of its embeddings   *none: no tokenizer
- * was written, because GGUF has no form for it
- * errors: UNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
-kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
-                                bool *none, struct kg_err *err) KG_MUST_CHECK;
 /* llama.cpp's name (n bytes) for the pre-tokenizer of a tokenizer.json with byte-level
  * BPE. errors: UNSUPPORTED */
 kg_status kg_gguf_pre_of(const char **pre, size_t *n, const struct kg_json *tokenizer,

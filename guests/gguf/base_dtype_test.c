@@ -2,7 +2,7 @@
  * are read, losses, gradients of adapters. It takes less memory, and what it cannot be is
  * refused by name.
  */
-#include "model/export.h"
+#include "gguf/export.h"
 #include "model/model_internal.h"
 #include "model/model_testing.h"
 

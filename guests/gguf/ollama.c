@@ -6,7 +6,7 @@
  * does anything else (turns of tools, contents that change) differs in some probe, and is
  * refused.
  */
-#include "text/ollama.h"
+#include "gguf/ollama.h"
 
 #include "base/log.h"
 #include "data/json.h"

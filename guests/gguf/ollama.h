@@ -3,8 +3,8 @@
  * Ollama uses Go's templates. The texts around messages are read from a chat template's
  * renderings of probe conversations, so the family of a model needs no table.
  */
-#ifndef KG_TEXT_OLLAMA_H
-#define KG_TEXT_OLLAMA_H
+#ifndef KG_GGUF_OLLAMA_H
+#define KG_GGUF_OLLAMA_H
 
 #include "base/status.h"
 #include "base/str.h"

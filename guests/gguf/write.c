@@ -1,7 +1,7 @@
 /* Version 3, with the usual alignment. The tables grow in memory, and go to the file in
  * front of the data, which streams.
  */
-#include "data/gguf_model.h"
+#include "gguf/gguf_write.h"
 
 #include <string.h>
 

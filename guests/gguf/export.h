@@ -1,7 +1,7 @@
 /* A checkpoint as a GGUF file, for llama.cpp and programs built on it.
  */
-#ifndef KG_MODEL_EXPORT_H
-#define KG_MODEL_EXPORT_H
+#ifndef KG_GGUF_EXPORT_H
+#define KG_GGUF_EXPORT_H
 
 #include "base/option.h"
 #include "base/status.h"

@@ -6,9 +6,9 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
-#include "data/gguf_model.h"
 #include "data/jsonl.h"
 #include "data/source.h"
+#include "gguf/gguf_write.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
