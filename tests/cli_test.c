@@ -941,29 +941,6 @@ static void data_check_makes_prompts_as_training_does(void **state)
     expect_said("expected gold answers that are graded as right");
 }
 
-static void data_is_summed_up_by_key_and_by_column(void **state)
-{
-    struct kg_json_doc doc;
-
-    (void)state;
-    need_kedge();
-    expect(0, kedge("{\"a\": {\"b\": \"xyz\"}}\n{\"a\": {\"b\": 7}, \"c\": null}\n",
-                    "data stats --json %s/in", work));
-    assert_string_equal(
-        kg_str_text(&out),
-        "{\"key\": \"a.b\", \"type\": \"integer|string\", \"present\": 2, "
-        "\"absent\": 0, \"min\": 3, \"mean\": 5, \"max\": 7}\n"
-        "{\"key\": \"c\", \"type\": \"null\", \"present\": 0, \"absent\": "
-        "2}\n");
-    expect(0, kedge("", "data columns --json " PARQUET "lengths.parquet"));
-    assert_int_equal(count_lines(&out), 2);
-    parse_line(&doc, 0);
-    assert_int_equal(kg_json_int(kg_json_get(doc.root, "entries"), 0), 150);
-    assert_int_equal(kg_json_int(kg_json_get(doc.root, "values"), 0), 120);
-    assert_int_equal(kg_json_int(kg_json_get(doc.root, "bytes"), 0), 2332);
-    kg_json_release(&doc);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -994,7 +971,6 @@ int main(void)
         cmocka_unit_test(a_converted_file_takes_its_name_when_it_is_whole),
         cmocka_unit_test(data_is_checked_as_training_reads_it),
         cmocka_unit_test(data_check_makes_prompts_as_training_does),
-        cmocka_unit_test(data_is_summed_up_by_key_and_by_column),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

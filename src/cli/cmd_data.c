@@ -1,30 +1,27 @@
 /* kedge data: look at a data file of any format, check it as training will read it, and
  * convert it to JSON lines.
  *
- * `head` and `convert` show records as they are, `columns` what a Parquet file is made
- * of. `check` goes the way of a run: the same reader, keys, task, template and
- * tokenizer, so that what it refuses or shortens is what training would.
+ * `head` and `convert` show records as they are. `check` goes the way of a run: the same
+ * reader, keys, task, template and tokenizer, so that what it refuses or shortens is what
+ * training would.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/printable.h"
 #include "data/gz.h"
 #include "data/jsonl.h"
-#include "data/parquet.h"
 #include "data/records.h"
 #include "task/prompts.h"
 #include "task/task.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_KEYS = 256, MAX_PATH_BYTES = 256, MAX_NESTING = 4, FLUSH_BYTES = 1 << 16 };
+enum { FLUSH_BYTES = 1 << 16 };
 
 static int64_t count = 5;
 static const char *out_path;
@@ -58,7 +55,7 @@ const struct kg_flag kg_data_flags[] = {
     {"date", 0, KG_IF("=check", how.date), "YYYY-MM-DD", "as data.date"},
     {"add-special", 0, KG_IF("=check&--model", add_special), "WHICH",
      "as data.add_special", 0, 0, KG_SPECIAL_CHOICES},
-    {"json", 0, KG_IF("=check,stats,columns", as_json), NULL, "as JSON"},
+    {"json", 0, KG_IF("=check", as_json), NULL, "as JSON"},
     {0},
 };
 
@@ -356,301 +353,12 @@ static kg_status convert(const char *path, struct kg_err *err)
     return copy_file(path, out_path, INT64_MAX, err);
 }
 
-/* ---- stats ---- */
-
-struct key {
-    char path[MAX_PATH_BYTES];
-    int64_t of_type[KG_JSON_OBJECT + 1];
-    int64_t measured; /* values that have a size: bytes, number, or items */
-    double sum, min, max;
-};
-struct stats {
-    struct key keys[MAX_KEYS];
-    int n;
-    int64_t records;
-    int64_t left_out; /* values of keys beyond MAX_KEYS */
-};
-
-static struct key *find_key(struct stats *s, const char *path)
-{
-    size_t n = strlen(path);
-
-    for (int i = 0; i < s->n; i++)
-        if (strcmp(s->keys[i].path, path) == 0)
-            return &s->keys[i];
-    if (s->n == MAX_KEYS || n >= MAX_PATH_BYTES)
-        return NULL;
-    memcpy(s->keys[s->n].path, path, n + 1);
-    return &s->keys[s->n++];
-}
-
-/* Bytes of a text, a number itself, items of an array.   returns false for the others */
-static bool measure(double *size, const struct kg_json *v)
-{
-    size_t n;
-
-    switch (kg_json_type(v)) {
-    case KG_JSON_STRING:
-        kg_json_text(v, &n);
-        *size = (double)n;
-        return true;
-    case KG_JSON_INT:
-    case KG_JSON_REAL:
-        *size = kg_json_real(v, 0);
-        return true;
-    case KG_JSON_ARRAY:
-        *size = (double)kg_json_size(v);
-        return true;
-    default:
-        return false;
-    }
-}
-
-static void count_value(struct stats *s, const char *path, const struct kg_json *v)
-{
-    struct key *k = find_key(s, path);
-    double size;
-
-    if (!k) {
-        s->left_out++;
-        return;
-    }
-    k->of_type[kg_json_type(v)]++;
-    if (!measure(&size, v))
-        return;
-    k->min = k->measured ? fmin(k->min, size) : size;
-    k->max = k->measured ? fmax(k->max, size) : size;
-    k->sum += size;
-    k->measured++;
-}
-
-static void count_object(struct stats *s, const char *prefix, const struct kg_json *v,
-                         int depth)
-{
-    for (size_t i = 0; i < kg_json_size(v); i++) {
-        const struct kg_json *value = kg_json_value_at(v, i);
-        char path[2 * MAX_PATH_BYTES];
-
-        snprintf(path, sizeof path, "%s%s%.255s", prefix, *prefix ? "." : "",
-                 kg_json_key_at(v, i));
-        path[MAX_PATH_BYTES - 1] = 0;
-        if (kg_json_type(value) == KG_JSON_OBJECT && depth < MAX_NESTING)
-            count_object(s, path, value, depth + 1);
-        else
-            count_value(s, path, value);
-    }
-}
-
-static void type_text(char text[96], const struct key *k)
-{
-    static const char *const names[] = {"null",   "boolean", "integer", "real",
-                                        "string", "array",   "object"};
-    size_t n = 0;
-
-    text[0] = 0;
-    for (int t = KG_JSON_BOOL; t <= KG_JSON_OBJECT; t++)
-        if (k->of_type[t] > 0)
-            n += (size_t)snprintf(text + n, 96 - n, "%s%s", n ? "|" : "", names[t]);
-    if (n == 0)
-        snprintf(text, 96, "null");
-}
-
-static int64_t present(const struct key *k)
-{
-    int64_t n = 0;
-
-    for (int t = KG_JSON_BOOL; t <= KG_JSON_OBJECT; t++)
-        n += k->of_type[t];
-    return n;
-}
-
-static kg_status put_key(struct kg_str *out, const struct stats *s, const struct key *k,
-                         struct kg_err *err)
-{
-    double mean = k->measured ? k->sum / (double)k->measured : 0;
-    int64_t absent = s->records - present(k);
-    char types[96], low[KG_NUMBER], middle[KG_NUMBER], high[KG_NUMBER];
-
-    type_text(types, k);
-    if (!as_json)
-        return kg_str_printf(out, err, "%-32s %-16s %10lld %10lld %12s %12s %12s\n",
-                             k->path, types, (long long)present(k), (long long)absent,
-                             kg_number(low, k->min, 6), kg_number(middle, mean, 6),
-                             kg_number(high, k->max, 6));
-    KG_TRY(kg_json_put_text(out, "{\"key\": ", k->path, err));
-    KG_TRY(kg_str_printf(out, err,
-                         ", \"type\": \"%s\", \"present\": %lld, \"absent\": %lld", types,
-                         (long long)present(k), (long long)absent));
-    if (k->measured > 0)
-        KG_TRY(kg_str_printf(out, err,
-                             ", \"min\": %.17g, \"mean\": %.17g, \"max\": %.17g", k->min,
-                             mean, k->max));
-    return kg_str_puts(out, "}\n", err);
-}
-
-static kg_status print_stats(const struct stats *s, const char *path, const char *format,
-                             struct kg_err *err)
-{
-    struct kg_str out = {0};
-    kg_status status = KG_OK;
-
-    if (!as_json)
-        KG_TRY_GOTO(out, kg_str_printf(&out, err,
-                                       "%s: %s, %lld records\n%-32s %-16s %10s %10s %12s "
-                                       "%12s %12s\n",
-                                       path, format, (long long)s->records, "key", "type",
-                                       "present", "absent", "min", "mean", "max"));
-    for (int i = 0; i < s->n; i++)
-        KG_TRY_GOTO(out, put_key(&out, s, &s->keys[i], err));
-    if (s->left_out > 0)
-        fprintf(stderr, "kedge data: %lld values of keys beyond the first %d left out\n",
-                (long long)s->left_out, MAX_KEYS);
-    KG_TRY_GOTO(out, kg_cli_put(&out, err));
-out:
-    kg_str_release(&out);
-    return status;
-}
-
-static kg_status stats(const char *path, struct kg_err *err)
-{
-    struct stats *s = kg_mem_calloc(1, sizeof *s, "stats", err);
-    struct kg_json_doc doc = {0};
-    struct kg_records *r = NULL;
-    bool more = true;
-    kg_status status;
-
-    if (!s)
-        return KG_ENOMEM;
-    KG_TRY_GOTO(out, kg_records_open(&r, path, err));
-    for (;;) {
-        KG_TRY_GOTO(out, kg_records_next(r, &doc, &more, err));
-        if (!more)
-            break;
-        s->records++;
-        count_object(s, "", doc.root, 1);
-    }
-    KG_TRY_GOTO(out, print_stats(s, path, kg_records_format(r), err));
-out:
-    kg_json_release(&doc);
-    kg_records_close(r);
-    kg_mem_free(s);
-    return status;
-}
-
-/* ---- columns ---- */
-
-struct column_sum {
-    int64_t entries;
-    int64_t values;
-    double bytes; /* of the decoded values; texts by their bytes */
-};
-
-static double batch_bytes(const struct kg_parquet_batch *b, enum kg_parquet_type type)
-{
-    const struct kg_parquet_text *texts = b->values;
-    double sum = 0;
-
-    if (type == KG_PARQUET_BOOL)
-        return (double)b->n_values;
-    if (type == KG_PARQUET_INT32 || type == KG_PARQUET_FLOAT)
-        return 4 * (double)b->n_values;
-    if (type == KG_PARQUET_INT64 || type == KG_PARQUET_DOUBLE)
-        return 8 * (double)b->n_values;
-    for (size_t i = 0; i < b->n_values; i++)
-        sum += (double)texts[i].n;
-    return sum;
-}
-
-static kg_status read_chunk(struct column_sum *sum, struct kg_parquet *file, size_t group,
-                            size_t column, enum kg_parquet_type type, struct kg_err *err)
-{
-    struct kg_parquet_batch batch;
-    struct kg_parquet_column *c;
-    kg_status status;
-
-    KG_TRY(kg_parquet_column_open(&c, file, group, column, err));
-    for (;;) {
-        KG_TRY_GOTO(out, kg_parquet_column_next(c, &batch, err));
-        if (batch.n == 0)
-            break;
-        sum->entries += (int64_t)batch.n;
-        sum->values += (int64_t)batch.n_values;
-        sum->bytes += batch_bytes(&batch, type);
-    }
-out:
-    kg_parquet_column_close(c);
-    return status;
-}
-
-static kg_status put_column(struct kg_str *out, const struct kg_parquet_leaf *leaf,
-                            const struct column_sum *sum, double seconds,
-                            struct kg_err *err)
-{
-    static const char *const types[] = {"boolean", "int32",  "int64", "int96",
-                                        "float",   "double", "bytes", "fixed"};
-    double rate = seconds > 0 ? sum->bytes / seconds / 1e6 : 0;
-
-    if (!as_json)
-        return kg_str_printf(out, err, "%-40s %-8s %10lld %10lld %12.6g %10.0f\n",
-                             leaf->path, types[leaf->type], (long long)sum->entries,
-                             (long long)sum->values, sum->bytes / 1e6, rate);
-    KG_TRY(kg_json_put_text(out, "{\"column\": ", leaf->path, err));
-    return kg_str_printf(out, err,
-                         ", \"type\": \"%s\", \"entries\": %lld, \"values\": %lld, "
-                         "\"bytes\": %.0f, \"seconds\": %.6f}\n",
-                         types[leaf->type], (long long)sum->entries,
-                         (long long)sum->values, sum->bytes, seconds);
-}
-
-static kg_status put_columns(struct kg_str *out, struct kg_parquet *file,
-                             struct kg_err *err)
-{
-    for (size_t c = 0; c < kg_parquet_columns(file); c++) {
-        struct column_sum sum = {0};
-        struct kg_parquet_leaf leaf;
-        double start = kg_clock_thread_seconds();
-
-        kg_parquet_leaf(&leaf, file, c);
-        for (size_t g = 0; g < kg_parquet_groups(file); g++)
-            KG_TRY(read_chunk(&sum, file, g, c, leaf.type, err));
-        KG_TRY(put_column(out, &leaf, &sum, kg_clock_thread_seconds() - start, err));
-    }
-    return KG_OK;
-}
-
-static kg_status columns(const char *path, struct kg_err *err)
-{
-    struct kg_str out = {0};
-    struct kg_parquet *file;
-    kg_status status;
-
-    KG_TRY(kg_parquet_open(&file, path, err));
-    if (!as_json)
-        KG_TRY_GOTO(out,
-                    kg_str_printf(&out, err,
-                                  "%s: %lld rows in %zu row groups, written by %s\n"
-                                  "%-40s %-8s %10s %10s %12s %10s\n",
-                                  path, (long long)kg_parquet_rows(file),
-                                  kg_parquet_groups(file), kg_parquet_writer(file),
-                                  "column", "type", "entries", "values", "MB", "MB/s"));
-    KG_TRY_GOTO(out, put_columns(&out, file, err));
-    KG_TRY_GOTO(out, kg_cli_put(&out, err));
-out:
-    kg_parquet_close(file);
-    kg_str_release(&out);
-    return status;
-}
-
 /* ---- the command ---- */
 
 static const struct action {
     const char *name;
     kg_status (*run)(const char *path, struct kg_err *err);
-} actions[] = {{"check", check},
-               {"head", head},
-               {"convert", convert},
-               {"stats", stats},
-               {"columns", columns}};
+} actions[] = {{"check", check}, {"head", head}, {"convert", convert}};
 
 /* On a file, or on one of a data set of the hub's cache. */
 static kg_status run_on(kg_status (*run)(const char *path, struct kg_err *err),
@@ -665,8 +373,7 @@ int kg_cmd_data(int argc, char **argv)
     struct kg_err err;
 
     if (argc != 2)
-        return kg_cli_usage(
-            "expected check, head, convert, stats or columns, and a file");
+        return kg_cli_usage("expected check, head or convert, and a file");
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(argv[0], actions[i].name) == 0)
             return kg_cli_exit(run_on(actions[i].run, argv[1], &err), &err);

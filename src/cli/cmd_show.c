@@ -1,9 +1,8 @@
-/* kedge show: lines of a dump, in the terminal and as a page. Columns next to the tokens
+/* kedge show: lines of a dump, in the terminal. Columns next to the tokens
  * are requested by name, and a requested column must be in the line. With a reference
  * model, log p is printed next to the reference's log q, computed in the context in which
  * the token was drawn (with episode windows, not the whole line). show_read.c turns a
- * line into pieces; this file selects, scores and prints them; show_html.c makes the
- * page. */
+ * line into pieces; this file selects, scores and prints them. */
 #include "cli/cli.h"
 #include "cli/load.h"
 #include "cli/show.h"
@@ -17,7 +16,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const char *html_path, *reference;
+static const char *reference;
 static int64_t first_line = 1, count = 1;
 static bool no_colour, as_trace;
 static struct kg_show_columns asked;
@@ -33,11 +32,10 @@ const struct kg_flag kg_show_flags[] = {
      "log p/q to the anchor, from the dump or by --reference"},
     {"reference", 0, KG_TO(reference), KG_MODEL_ARG,
      "--divergence to this checkpoint, scored now in --dtype"},
-    {"html", 0, KG_TO(html_path), "FILE", "write an HTML page instead of printing"},
-    {"trace", 0, KG_IF("--html=", as_trace), NULL,
+    {"trace", 0, KG_TO(as_trace), NULL,
      "print the turns as OpenEnv's TrainingTrace: a line of JSON with draw, sample, "
      "reward and trace"},
-    {"no-color", 0, KG_IF("--html=", no_colour), NULL,
+    {"no-color", 0, KG_TO(no_colour), NULL,
      "mark sources by tags (default if the output is not a terminal)"},
     KG_FLAGS_IF("--reference", kg_compute_flags),
     KG_FLAGS_IF("--reference", kg_device_flags),
@@ -146,8 +144,6 @@ static kg_status show_line(struct showing *w, const struct kg_json_doc *doc,
     if (w->ref.model && w->shown.n && w->shown.pieces[0].token >= 0)
         KG_TRY(compare(&w->shown, doc, (float)temperature, w->ref.model, err));
     KG_TRY(check(&w->shown, doc, err));
-    if (html_path)
-        return kg_show_html(&w->out, &w->shown, &asked, err);
     KG_TRY(kg_show_text(&w->out, &w->shown, &asked, w->colour, err));
     return kg_cli_put_as_it_is(&w->out, err);
 }
@@ -197,15 +193,9 @@ static kg_status open_models(struct showing *w, struct kg_err *err)
 static kg_status show(struct showing *w, const char *path, struct kg_err *err)
 {
     KG_TRY(open_models(w, err));
-    if (html_path)
-        KG_TRY(kg_show_html_head(&w->out, path, &asked, err));
-    else if (w->colour && !as_trace)
+    if (w->colour && !as_trace)
         KG_TRY(kg_show_legend(&w->out, err));
-    KG_TRY(show_lines(w, path, err));
-    if (!html_path)
-        return KG_OK;
-    KG_TRY(kg_show_html_foot(&w->out, err));
-    return kg_cli_write_file(html_path, &w->out, err);
+    return show_lines(w, path, err);
 }
 
 /* An episode in the terminal. What a tool returned is somebody else's text: control

@@ -186,14 +186,11 @@ const struct kg_command kg_commands[] = {
      "used for the corpus.",
      3, NULL, NULL, NULL, "lab"},
     {"data", "inspect, check and convert a data file", kg_cmd_data,
-     "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
+     "[flags] check|head|convert FILE", kg_data_flags,
      "FILE is JSON lines or a JSON array of objects (also gzip, zstd), or Parquet; the "
      "content decides.\n\ncheck: reads every record as training will, and says how many "
      "have a prompt, an answer, a worked solution. head: the first records as JSON "
-     "lines. convert: all of them. stats: for each key its types, its count, and the "
-     "smallest, mean and largest size (bytes of a text, items of an array, or the number "
-     "itself). columns: decodes each column of a Parquet file, with its type, its "
-     "values, their MB when decoded, and MB per second of processor time.",
+     "lines. convert: all of them.",
      2, NULL, NULL, NULL, NULL},
     {"search", "build, query and serve an index of passages", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "

@@ -79,8 +79,7 @@ static void a_flag_that_does_not_act_is_refused(void **state)
             "--k1: acts only with index, query, serve or bench, found check");
     refused("search --no-stemming",
             "--no-stemming: acts only with index, found none of them");
-    refused("data head --json x",
-            "--json: acts only with check, stats or columns, found head");
+    refused("data head --json x", "--json: acts only with check, found head");
     refused("grade --structure 1 --kind qa-em",
             "--structure: acts only with qa-format, found qa-em");
     refused("wiki corpus --topk 1 x", "--topk: acts only with episodes, found corpus");
@@ -123,7 +122,6 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("chat-template --name a --list", "--name: acts only without --list");
     refused("chat-template --list --chat-template f",
             "--list: acts only without --chat-template");
-    refused("show x --no-color --html y", "--no-color: acts only without --html");
     refused("new d --no-tie --tie", "--tie: acts only without --no-tie");
     refused("report --metrics --out x", "--out: acts only without --metrics");
     refused("report --metrics run", "--metrics: acts only without RUN");
@@ -179,7 +177,7 @@ static void a_flag_beside_what_it_needs_is_taken(void **state)
     taken("presets grpo --json");
     taken("tokenize --no-parse-special --add-special");
     taken("chat-template --model d --name a --now 1");
-    taken("show x --threads 2 --reference r --html y");
+    taken("show x --threads 2 --reference r --no-color");
     taken("new d --tie");
     taken("report a b --out c");
     taken("train recipe.yaml --resume --dry-run");
@@ -222,7 +220,7 @@ static void a_flag_that_acts_is_taken(void **state)
     (void)state;
     taken("search --port 1 serve x.db");
     taken("search serve x.db --k1 1 --b 0.5");
-    taken("data columns --json x");
+    taken("data check --json x");
     taken("grade --answer-tags 2 --kind qa-f1");
     refused("grade --kind math --answer-tags 2",
             "--answer-tags: acts only with qa-*, found math");

@@ -68,14 +68,4 @@ kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
 /* The meaning of the colours, one line for a terminal. */
 kg_status kg_show_legend(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* A standalone page in parts: head with the meaning of the colours, any number of
- * episodes, foot. */
-kg_status kg_show_html_head(struct kg_str *out, const char *title,
-                            const struct kg_show_columns *columns,
-                            struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_show_html(struct kg_str *out, const struct kg_shown *s,
-                       const struct kg_show_columns *columns,
-                       struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_show_html_foot(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
-
 #endif

@@ -1,4 +1,4 @@
-/* kedge show: what a line of a dump becomes, in the terminal and on a page. */
+/* kedge show: what a line of a dump becomes in the terminal. */
 #include "cli/show.h"
 
 #include "base/file.h"
@@ -154,11 +154,10 @@ static void text_is_shown_by_who_wrote_it(void **state)
     kg_shown_release(&s);
 }
 
-/* What a tool returned must not command the terminal, nor the browser. */
+/* What a tool returned must not command the terminal. */
 static void hostile_text_is_made_harmless(void **state)
 {
     struct kg_shown s = {0};
-    struct kg_str page = {0};
 
     (void)state;
     read_line(&s,
@@ -167,37 +166,7 @@ static void hostile_text_is_made_harmless(void **state)
               NULL);
     expect_text(&s, &none, false,
                 "line 1: \n[tool]\n\\x1b[31m\\x07\\xc2\\x9b<script>'\"&\\x0d\n");
-    NEED(kg_show_html(&page, &s, &none, err));
-    assert_null(strstr(page.data, "<script>"));
-    assert_null(strchr(page.data, '\x1b'));
-    assert_non_null(strstr(page.data, "&#60;script&#62;&#39;&#34;&#38;"));
-    kg_str_release(&page);
     kg_shown_release(&s);
-}
-
-static void a_page_holds_the_numbers(void **state)
-{
-    struct kg_tokenizer *tok = tokenizer();
-    struct kg_shown s = {0};
-    struct kg_str page = {0};
-
-    (void)state;
-    read_line(&s, DUMP, tok);
-    NEED(kg_show_html_head(&page, "a<b", &all, err));
-    NEED(kg_show_html(&page, &s, &all, err));
-    NEED(kg_show_html_foot(&page, err));
-    assert_non_null(strstr(page.data, "<title>a&#60;b</title>"));
-    assert_non_null(strstr(page.data, "<i class=\"p\">prompt</i>"));
-    assert_non_null(strstr(page.data, "blue where it is above the anchor"));
-    assert_non_null(strstr(page.data, "<div class=\"p\"><b>prompt</b>9S</div>"));
-    assert_non_null(strstr(page.data, "2: id 4, log p -0.250000, advantage -1.500000, "
-                                      "log p/q 0.250000"));
-    assert_non_null(strstr(page.data, "<div class=\"t\"><b>tool</b>1</div>"));
-    assert_null(strstr(page.data, "http"));
-    assert_string_equal(page.data + page.len - 15, "</body></html>\n");
-    kg_str_release(&page);
-    kg_shown_release(&s);
-    kg_tokenizer_close(tok);
 }
 
 static void a_malformed_line_says_what_is_wrong(void **state)
@@ -295,7 +264,6 @@ int main(void)
         cmocka_unit_test(the_legend_has_the_colours_of_the_sources),
         cmocka_unit_test(text_is_shown_by_who_wrote_it),
         cmocka_unit_test(hostile_text_is_made_harmless),
-        cmocka_unit_test(a_page_holds_the_numbers),
         cmocka_unit_test(a_malformed_line_says_what_is_wrong),
         cmocka_unit_test(a_line_is_a_trace_of_its_turns),
     };
