@@ -215,17 +215,14 @@ static kg_status put_rank(struct kg_str *out, int rank, const struct who *w, boo
 static kg_status put_all(struct kg_str *out, bool *ok, struct kg_ranks *r, bool json,
                          struct kg_err *err)
 {
-    struct who *all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
-    kg_status status = kg_ranks_agree(r, all ? KG_OK : err->code, "doctor", err);
-    struct who *own = all ? &all[r->me] : NULL;
+    struct who own = {.cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
+                      .threads = kg_threads_get(),
+                      .ok = *ok},
+               *all;
 
-    if (status == KG_OK) {
-        gethostname(own->host, sizeof own->host - 1);
-        own->cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-        own->threads = kg_threads_get();
-        own->ok = *ok;
-        status = kg_ranks_gather_equal(r, all, sizeof *all, "doctor", err);
-    }
+    gethostname(own.host, sizeof own.host - 1);
+    kg_status status = kg_ranks_gather_own(&all, r, KG_OK, &own, sizeof own, "doctor",
+                                           err);
     for (int p = 0; p < r->n && status == KG_OK; p++) {
         *ok = *ok && all[p].ok;
         status = put_rank(out, p, &all[p], json, err);

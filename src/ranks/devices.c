@@ -4,6 +4,7 @@
 #include "ranks/devices.h"
 
 #include "base/mem.h"
+#include "ranks/same.h"
 #include "tensor/selfcheck.h"
 
 #include <stdio.h>
@@ -87,7 +88,6 @@ kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, i
 
 static kg_status see(struct kg_ranks_sight *own, struct kg_err *err)
 {
-    memset(own, 0, sizeof *own);
     gethostname(own->host, sizeof own->host - 1);
     return kg_device_list(&own->devices, err);
 }
@@ -112,12 +112,10 @@ static kg_status deal(struct kg_ranks_device *d, struct kg_ranks *r,
 static kg_status choose(struct kg_ranks_device *d, struct kg_ranks *r, int asked,
                         struct kg_err *err)
 {
-    struct kg_ranks_sight *all = kg_mem_calloc((size_t)r->n, sizeof *all, "devices", err);
-    kg_status status = all ? see(&all[r->me], err) : err->code;
+    struct kg_ranks_sight own = {.host = ""}, *all;
+    kg_status status = see(&own, err);
 
-    status = kg_ranks_agree(r, status, "devices", err);
-    if (status == KG_OK)
-        status = kg_ranks_gather_equal(r, all, sizeof *all, "devices", err);
+    status = kg_ranks_gather_own(&all, r, status, &own, sizeof own, "devices", err);
     if (status == KG_OK)
         status = deal(d, r, all, asked, err);
     kg_mem_free(all);
@@ -147,72 +145,31 @@ kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
 
 /* ---- alike ---- */
 
-struct print {
-    char kind[16];
-    int n;
-    struct {
-        char name[24];
-        char value[120];
-    } trait[KG_TRAITS];
-    char products[24];
-};
-
-static kg_status make_print(struct print *p, const struct kg_backend *be,
-                            struct kg_err *err)
+static kg_status put_facts(struct kg_str *facts, const struct kg_backend *be,
+                           struct kg_err *err)
 {
     struct kg_trait traits[KG_TRAITS];
+    const int n = be->traits(traits);
     uint64_t bits;
+    char text[24];
 
-    memset(p, 0, sizeof *p);
-    snprintf(p->kind, sizeof p->kind, "%s", be->name);
-    p->n = be->traits(traits);
-    for (int i = 0; i < p->n; i++) {
-        snprintf(p->trait[i].name, sizeof p->trait[i].name, "%s", traits[i].name);
-        snprintf(p->trait[i].value, sizeof p->trait[i].value, "%s", traits[i].value);
-    }
+    KG_TRY(kg_ranks_fact(facts, "device", be->name, err));
+    for (int i = 0; i < n; i++)
+        KG_TRY(kg_ranks_fact(facts, traits[i].name, traits[i].value, err));
     KG_TRY(kg_selfcheck_digest(&bits, be, KG_BF16, err));
-    snprintf(p->products, sizeof p->products, "%016llx", (unsigned long long)bits);
-    return KG_OK;
-}
-
-static kg_status compare(const struct kg_ranks *r, int rank, const char *what,
-                         const char *expected, const char *found, struct kg_err *err)
-{
-    if (strcmp(expected, found) == 0)
-        return KG_OK;
-    return kg_fail(err, KG_ECONFLICT,
-                   "expected the %s of %s, %s, on every rank, found %s on %s: the ranks "
-                   "would not compute one run",
-                   what, kg_ranks_name(r, 0).text, expected, found,
-                   kg_ranks_name(r, rank).text);
-}
-
-static kg_status compare_all(const struct kg_ranks *r, const struct print *all,
-                             struct kg_err *err)
-{
-    for (int p = 1; p < r->n; p++) {
-        KG_TRY(compare(r, p, "device", all->kind, all[p].kind, err));
-        for (int i = 0; i < all->n; i++)
-            KG_TRY(compare(r, p, all->trait[i].name, all->trait[i].value,
-                           all[p].trait[i].value, err));
-        KG_TRY(compare(r, p, "bits of products", all->products, all[p].products, err));
-    }
-    return KG_OK;
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)bits);
+    return kg_ranks_fact(facts, "bits of products", text, err);
 }
 
 kg_status kg_ranks_check_devices(struct kg_ranks *r, const struct kg_backend *be,
                                  struct kg_err *err)
 {
+    struct kg_str facts = {0};
+
     if (r->n < 2 || !be->traits)
         return KG_OK;
-    struct print *all = kg_mem_calloc((size_t)r->n, sizeof *all, "devices", err);
-    kg_status status = all ? make_print(&all[r->me], be, err) : err->code;
-    status = kg_ranks_agree(r, status, "devices", err);
-    if (status == KG_OK)
-        status = kg_ranks_gather_equal(r, all, sizeof *all, "devices", err);
-    if (status == KG_OK) /* the same on all, said once */
-        status = kg_ranks_agree(r, r->me == 0 ? compare_all(r, all, err) : KG_OK,
-                                "devices", err);
-    kg_mem_free(all);
+    kg_status status = put_facts(&facts, be, err);
+    status = kg_ranks_check_same(r, status, &facts, "devices", err);
+    kg_str_release(&facts);
     return status;
 }

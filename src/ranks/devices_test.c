@@ -165,10 +165,9 @@ static int check(struct kg_ranks *r, void *user)
 {
     static const char *const says[][2] = {
         {"", ""},
-        {"expected the driver of rank 0", ", new, on every rank, found old on rank 1"},
-        {"expected the bits of products of rank 0", " on rank 1"},
-        {"expected the device of rank 0",
-         ", fine, on every rank, found finer on rank 1"}};
+        {"rank 1", "driver is old, rank 0 has new; expected the same on every rank"},
+        {"rank 1", "bits of products is "},
+        {"rank 1", "device is finer, rank 0 has fine;"}};
     const enum unlike made = *(enum unlike *)user;
     const enum unlike unlike = r->me == 1 ? made : NOTHING;
     struct kg_backend be;

@@ -271,14 +271,11 @@ static kg_status take_hosts(struct kg_ranks *r, const struct seat *all,
 
 static kg_status take_seats(struct kg_ranks *r, struct kg_err *err)
 {
-    struct seat *all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
     const struct seat own = own_seat();
-    kg_status status = kg_ranks_agree(r, all ? KG_OK : err->code, "hosts", err);
+    struct seat *all;
+    kg_status status = kg_ranks_gather_own(&all, r, KG_OK, &own, sizeof own, "hosts",
+                                           err);
 
-    if (status == KG_OK) {
-        all[r->me] = own;
-        status = kg_ranks_gather_equal(r, all, sizeof *all, "hosts", err);
-    }
     if (status == KG_OK)
         status = kg_ranks_agree(r, take_hosts(r, all, err), "hosts", err);
     if (status == KG_OK)

@@ -240,6 +240,20 @@ kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const c
     return status;
 }
 
+kg_status kg_ranks_gather_own(void *all, struct kg_ranks *r, kg_status made,
+                              const void *own, size_t n, const char *what,
+                              struct kg_err *err)
+{
+    char *bytes = NULL;
+
+    if (made == KG_OK)
+        made = kg_mem_new(&bytes, r->n > 1 ? (size_t)r->n : 1, n, what, err);
+    memcpy(all, &bytes, sizeof bytes);
+    KG_TRY(kg_ranks_agree(r, made, what, err));
+    memcpy(bytes + (size_t)r->me * n, own, n);
+    return r->n > 1 ? kg_ranks_gather_equal(r, bytes, n, what, err) : KG_OK;
+}
+
 /* As kg_ranks_gather_equal, for small data: it takes as long as the slowest rank. */
 static kg_status wait_for_all(struct kg_ranks *r, void *all, size_t n, const char *what,
                               struct kg_err *err)

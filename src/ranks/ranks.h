@@ -134,6 +134,12 @@ kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
 /* kg_ranks_gather with n bytes per rank. */
 kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* *all <- own of every rank, of n bytes each, owned by the caller even after an error;
+ * own alone without other ranks. made: status of making own.
+ * errors: of any rank */
+kg_status kg_ranks_gather_own(void *all, struct kg_ranks *r, kg_status made,
+                              const void *own, size_t n, const char *what,
+                              struct kg_err *err) KG_MUST_CHECK;
 /* Broadcasts n bytes of rank 0. */
 kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;

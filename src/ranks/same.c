@@ -107,16 +107,13 @@ struct sum {
 };
 
 static kg_status gather_sums(struct sum *first, bool *alike, struct kg_ranks *r,
-                             const struct kg_str *facts, const char *what,
+                             kg_status made, const struct kg_str *facts, const char *what,
                              struct kg_err *err)
 {
-    struct sum *all = kg_mem_calloc((size_t)r->n, sizeof *all, what, err);
-    kg_status status = kg_ranks_agree(r, all ? KG_OK : err->code, what, err);
+    const struct sum own = {kg_hash_bytes(facts->data, facts->len), facts->len};
+    struct sum *all;
+    kg_status status = kg_ranks_gather_own(&all, r, made, &own, sizeof own, what, err);
 
-    if (status == KG_OK) {
-        all[r->me] = (struct sum){kg_hash_bytes(facts->data, facts->len), facts->len};
-        status = kg_ranks_gather_equal(r, all, sizeof *all, what, err);
-    }
     *alike = true;
     for (int p = 1; p < r->n && status == KG_OK; p++)
         *alike = *alike && memcmp(&all[p], &all[0], sizeof *all) == 0;
@@ -152,8 +149,7 @@ kg_status kg_ranks_check_same(struct kg_ranks *r, kg_status made,
 
     if (r->n < 2)
         return made;
-    KG_TRY(kg_ranks_agree(r, made, what, err));
-    KG_TRY(gather_sums(&first, &alike, r, facts, what, err));
+    KG_TRY(gather_sums(&first, &alike, r, made, facts, what, err));
     kg_status status = alike ? KG_OK : name_difference(r, first, facts, what, err);
     r->unlike |= status == KG_ECONFLICT;
     return status;

@@ -56,11 +56,8 @@ kg_status kg_expert_load_gather(struct kg_expert_load *l, struct kg_ranks *ranks
 
     if (l->layers == 0 || ranks->n < 2)
         return KG_OK;
-    all = kg_mem_calloc((size_t)ranks->n * n, sizeof *all, "load of experts", err);
-    KG_TRY_GOTO(out,
-                kg_ranks_agree(ranks, all ? KG_OK : err->code, "load of experts", err));
-    memcpy(all + (size_t)ranks->me * n, l->counts, bytes);
-    KG_TRY_GOTO(out, kg_ranks_gather_equal(ranks, all, bytes, "load of experts", err));
+    KG_TRY_GOTO(out, kg_ranks_gather_own(&all, ranks, KG_OK, l->counts, bytes,
+                                         "load of experts", err));
     kg_expert_load_clear(l);
     for (size_t i = 0; i < (size_t)ranks->n * n; i++)
         l->counts[i % n] += all[i];

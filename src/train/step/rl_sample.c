@@ -155,15 +155,11 @@ static void add_effort(struct effort *sum, const struct effort *e)
 static kg_status count_effort(struct kg_rl_batch *b, const struct effort *own,
                               struct kg_ranks *ranks, struct kg_err *err)
 {
-    const int n = ranks->n > 1 ? ranks->n : 1;
-    struct effort *all = kg_mem_calloc((size_t)n, sizeof *all, "rollout", err), sum = {0};
-    kg_status status = kg_ranks_agree(ranks, all ? KG_OK : err->code, "rollout", err);
+    struct effort *all, sum = {0};
+    kg_status status = kg_ranks_gather_own(&all, ranks, KG_OK, own, sizeof *own,
+                                           "rollout", err);
 
-    if (status == KG_OK)
-        all[ranks->me] = *own;
-    if (status == KG_OK && n > 1)
-        status = kg_ranks_gather_equal(ranks, all, sizeof *all, "rollout", err);
-    for (int r = 0; r < n && status == KG_OK; r++)
+    for (int r = 0; r < (ranks->n > 1 ? ranks->n : 1) && status == KG_OK; r++)
         add_effort(&sum, &all[r]);
     kg_mem_free(all);
     add_stats(&b->rolled, &sum.rolled);
