@@ -238,6 +238,33 @@ kg_cuda_scores(const struct kg_attn &a)
     return {a.scale * log2_e, 0.0f};
 }
 
+/* ---- parts ---- */
+/* By the matrix instruction the online softmax begins again at every KG_ATTN_PART keys
+ * from position 0, whichever warp or block computes it. Of a row and a part:
+ *     m = max x        l = sum p        acc = sum p v        with p = 2^(x - m)
+ * or -infinity, 0, 0 where the row sees none of its keys. The parts of a row are merged
+ * one by one in order of position, starting from such an empty one:
+ *     m = max(m_1, m_2)      l, acc = fma(y_1, 2^(m_1 - m), y_2 2^(m_2 - m)) of each
+ * and then o = acc / l, lse = m ln 2 + log l. To merge an empty part changes nothing. */
+enum { KG_ATTN_PART = 256, KG_ATTN_PART_BLOCKS = KG_ATTN_PART / KG_KV_BLOCK };
+
+struct kg_cuda_factors {
+    float m;
+    float a; /* of what was merged so far */
+    float b; /* of the part */
+};
+static __device__ inline struct kg_cuda_factors kg_cuda_factors(float m, float part)
+{
+    const float top = m > part ? m : part, shift = top > -INFINITY ? top : 0.0f;
+
+    return {top, kg_exp2(m - shift), kg_exp2(part - shift)};
+}
+static __device__ inline float kg_cuda_merge(float y, float part,
+                                             struct kg_cuda_factors f)
+{
+    return kg_fma(y, f.a, part * f.b);
+}
+
 /* Inputs of a query row of two heads for the matrix instruction's backward; copied at
  * once. */
 struct alignas(16) kg_cuda_brought {

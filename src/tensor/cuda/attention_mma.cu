@@ -1,11 +1,11 @@
 /* Attention forward by the matrix instruction: bf16, heads of 64 and 128.
  *
  * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), or
- * with a softcap cap log2(e) tanh(scale / cap (q . k)), of a
- * chain of instructions over the head dimension; online softmax in base 2 over blocks of
- * 64 keys, p rounded to bf16 for its product with v alone. It begins again every 1,024
- * keys from position 0, and the parts are merged in order, so that they may be computed
- * apart. Decoding, chunks and whole sequences differ in which rows stand beside it.
+ * with a softcap cap log2(e) tanh(scale / cap (q . k)), of a chain of instructions over
+ * the head dimension; online softmax in base 2 over blocks of 64 keys, p rounded to bf16
+ * for its product with v alone. It begins again at every part (attention_internal.h), so
+ * that parts may be computed apart. Decoding, chunks and whole sequences differ in which
+ * rows stand beside it.
  *
  * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
  * Keys and values of the next blocks arrive while it computes with one: a row of decoding
@@ -14,8 +14,6 @@
  * has the bits of either.
  */
 #include "tensor/cuda/attention_internal.h"
-
-enum { RESTART = 1024 / KG_KV_BLOCK }; /* blocks */
 
 /* Keys and values of a block, in shared memory. */
 template <int HD> struct stage {
@@ -45,23 +43,20 @@ template <int HD> static __device__ void clear(struct sums<HD> *w)
     w->l[0] = w->l[1] = 0.0f;
 }
 
-/* to += from, which begins again; of a row that has seen nothing yet, zeros */
-template <int HD, bool PLAIN>
-static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
+/* to += from, which begins again */
+template <int HD> static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float m = to->m[h] > from->m[h] ? to->m[h] : from->m[h];
-        const float shift = PLAIN || m > -INFINITY ? m : 0.0f;
-        const float a = kg_exp2(to->m[h] - shift), b = kg_exp2(from->m[h] - shift);
+        const struct kg_cuda_factors f = kg_cuda_factors(to->m[h], from->m[h]);
 
 #pragma unroll
         for (int c = 0; c < HD / 8; c++)
 #pragma unroll
             for (int i = 2 * h; i < 2 * h + 2; i++)
-                to->acc[c][i] = kg_fma(to->acc[c][i], a, from->acc[c][i] * b);
-        to->l[h] = kg_fma(to->l[h], a, from->l[h] * b);
-        to->m[h] = m;
+                to->acc[c][i] = kg_cuda_merge(to->acc[c][i], from->acc[c][i], f);
+        to->l[h] = kg_cuda_merge(to->l[h], from->l[h], f);
+        to->m[h] = f.m;
     }
     clear(from);
 }
@@ -320,8 +315,8 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
             }
             add_values(&part, p, now->v);
         }
-        if (block % RESTART == RESTART - 1 || block == t.last)
-            merge<HD, PLAIN>(&all, &part);
+        if (block % KG_ATTN_PART_BLOCKS == KG_ATTN_PART_BLOCKS - 1 || block == t.last)
+            merge<HD>(&all, &part);
         __syncthreads();
     }
     write(o, lse, t, &all, a.n_heads);
