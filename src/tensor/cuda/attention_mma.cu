@@ -13,7 +13,7 @@
  * PLAIN knows no window and no softcap, for want of registers; BOTH is both ways, which
  * has the bits of either.
  */
-#include "tensor/cuda/attention_internal.h"
+#include "tensor/cuda/softmax_internal.h"
 
 /* Keys and values of a block, in shared memory. */
 template <int HD> struct stage {
@@ -25,42 +25,6 @@ template <int HD> struct stages {
     enum { N = HD == 64 ? 3 : 2, BYTES = N * sizeof(struct stage<HD>) };
 };
 
-/* Sums of a thread's two rows. */
-template <int HD> struct sums {
-    float acc[HD / 8][4]; /* sum of p v: [c][2 h + i] is column 8 c + 2 (lane % 4) + i */
-    float m[2];           /* maximum of x */
-    float l[2];           /* sum of p */
-};
-
-template <int HD> static __device__ void clear(struct sums<HD> *w)
-{
-#pragma unroll
-    for (int c = 0; c < HD / 8; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            w->acc[c][i] = 0.0f;
-    w->m[0] = w->m[1] = -INFINITY;
-    w->l[0] = w->l[1] = 0.0f;
-}
-
-/* to += from, which begins again */
-template <int HD> static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const struct kg_cuda_factors f = kg_cuda_factors(to->m[h], from->m[h]);
-
-#pragma unroll
-        for (int c = 0; c < HD / 8; c++)
-#pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; i++)
-                to->acc[c][i] = kg_cuda_merge(to->acc[c][i], from->acc[c][i], f);
-        to->l[h] = kg_cuda_merge(to->l[h], from->l[h], f);
-        to->m[h] = f.m;
-    }
-    clear(from);
-}
-
 /* A value that is no number becomes 0, and its key's scores NaN: of the rows of a tile
  * only those that see it must notice. A thread has half of a key. */
 template <int W>
@@ -68,18 +32,8 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
 {
     const int j = (int)threadIdx.x / 2, half = (W - 1) / 2;
     const int first = (int)threadIdx.x % 2 * half;
-    bool number = true;
 
-    for (int c = first; c < first + half; c++)
-        for (int i = 0; i < 4; i++) {
-            const uint32_t pair = v[j][c].pair[i];
-
-            if ((pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u) {
-                v[j][c].pair[i] = 0;
-                number = false;
-            }
-        }
-    if (!number)
+    if (!kg_cuda_hide(v[j] + first, half))
         k[j][first].pair[0] = 0x7fff7fffu;
 }
 
@@ -103,126 +57,11 @@ static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
     kg_copies_end();
 }
 
-/* ---- a block of keys ---- */
-/* s[n][2 h + i] <- q . k of key 8 n + 2 (lane % 4) + i */
-template <int HD>
-static __device__ void score(float s[8][4], const uint32_t q[HD / 16][4],
-                             const struct kg_cuda_eight (*k)[HD / 8 + 1])
-{
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[n][i] = s[n + 1][i] = 0.0f;
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++) {
-            uint32_t b[4];
-
-            kg_fragments(b, kg_cuda_right(k, 8 * n, c));
-            kg_mma(s[n], q[c], b);
-            kg_mma(s[n + 1], q[c], b + 2);
-        }
-    }
-}
-
-/* The keys of a block that a row sees. */
-struct keys {
-    int from;
-    int end;
-};
-
-template <bool PLAIN> static __device__ bool sees(struct keys k, int key)
-{
-    return (PLAIN || key >= k.from) && key < k.end;
-}
-
-/* The maximum of x over the keys that row h sees; the scores of others become -infinity.
- * MASKED: there may be others. */
-template <bool PLAIN, bool MASKED>
-static __device__ float largest(float s[8][4], int h, struct kg_cuda_scores by,
-                                struct keys k)
-{
-    const int t = (int)threadIdx.x % 4;
-    float top = -INFINITY;
-
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float *x = &s[n][2 * h + i];
-
-            if (!PLAIN && by.out > 0.0f)
-                *x = by.out * kg_cuda_tanh(*x * by.in);
-            if (MASKED)
-                *x = sees<PLAIN>(k, 8 * n + 2 * t + i) ? *x : -INFINITY;
-            top = fmaxf(top, *x);
-        }
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-}
-
-/* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
- * 4) and the next; m, l and acc move to the new maximum, zeros where it has seen nothing
- * yet. */
-template <int HD, bool PLAIN, bool MASKED>
-static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *w, int h,
-                              struct kg_cuda_scores by, struct keys k)
-{
-    const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x of a score */
-    const float m = fmaxf(w->m[h], factor * largest<PLAIN, MASKED>(s, h, by, k));
-    const float shift = PLAIN || k.end > k.from ? m : 0.0f;
-    const float alpha = kg_exp2(w->m[h] - shift);
-    float sum = 0.0f;
-
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        float *pair = &s[n][2 * h];
-
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            pair[i] = kg_exp2(kg_fma(pair[i], factor, -shift));
-            sum += pair[i];
-        }
-        p[n][h] = kg_pair(pair[0], pair[1]);
-    }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    w->l[h] = kg_fma(w->l[h], alpha, sum);
-    w->m[h] = m;
-#pragma unroll
-    for (int c = 0; c < HD / 8; c++)
-#pragma unroll
-        for (int i = 2 * h; i < 2 * h + 2; i++)
-            w->acc[c][i] = kg_fma(w->acc[c][i], alpha,
-                                  0.0f); /* never -0: see add_values */
-}
-
-/* acc += p v. Keys that a row does not see are 0 times a number: a zero of either sign,
- * which changes no acc but -0. */
-template <int HD>
-static __device__ void add_values(struct sums<HD> *w, const uint32_t p[8][2],
-                                  const struct kg_cuda_eight (*v)[HD / 8 + 1])
-{
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-        const uint32_t left[4] = {p[n][0], p[n][1], p[n + 1][0], p[n + 1][1]};
-
-#pragma unroll
-        for (int c = 0; c < HD / 8; c += 2) {
-            uint32_t b[4];
-
-            kg_fragments_transposed(b, kg_cuda_left(v, 8 * n, c / 2));
-            kg_mma(w->acc[c], left, b);
-            kg_mma(w->acc[c + 1], left, b + 2);
-        }
-    }
-}
-
 /* o = acc / l, rounded once;  lse = m ln 2 + log l */
 template <int HD>
 static __device__ void write(struct kg_mat o, struct kg_vec lse,
-                             const struct kg_cuda_tile &t, const struct sums<HD> *w,
-                             int n_heads)
+                             const struct kg_cuda_tile &t,
+                             const struct kg_cuda_sums<HD> *w, int n_heads)
 {
     const int lane = (int)threadIdx.x % 32;
 
@@ -241,20 +80,9 @@ static __device__ void write(struct kg_mat o, struct kg_vec lse,
                               kg_cuda_head(t, r) * HD + 8 * c + 2 * (lane % 4) + i,
                               w->acc[c][2 * h + i] * inverse);
         if (lse.data && lane % 4 == 0)
-            lse.data[kg_cuda_query(t, r) * n_heads + kg_cuda_head(t, r)] =
-                (float)((double)w->m[h] * 0x1.62e42fefa39efp-1 +
-                        kg_cuda_log((double)w->l[h]));
+            lse.data[kg_cuda_query(t, r) * n_heads + kg_cuda_head(t, r)] = kg_cuda_lse(
+                w->m[h], w->l[h]);
     }
-}
-
-/* Whether a window leaves out a part of the block for some row at the tile's positions:
- * then all hide what is no number, whichever of them are there. */
-static __device__ bool in_part(const struct kg_attn &a, const struct kg_cuda_tile &t,
-                               int block)
-{
-    const int end = (t.last + 1) * KG_KV_BLOCK - 1;
-
-    return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
 }
 
 template <int HD, bool PLAIN, bool BOTH>
@@ -268,15 +96,15 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     const struct kg_cuda_scores plain = {a.scale * 0x1.715476p+0f, 0.0f};
     const struct kg_cuda_scores by = PLAIN ? plain : kg_cuda_scores(a);
     uint32_t q[HD / 16][4];
-    struct sums<HD> part, all;
+    struct kg_cuda_sums<HD> part, all;
     struct kg_cuda_tile t;
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y))
         return;
     if (BOTH)
         kg_cuda_see_all(&t);
-    clear(&part);
-    clear(&all);
+    kg_cuda_clear(&part);
+    kg_cuda_clear(&all);
     const int from = PLAIN ? 0 : kg_cuda_first_block(a, t);
     struct stage<HD> *const free = held + (from + AHEAD) % stages<HD>::N;
 
@@ -296,27 +124,33 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
         ahead(held, a, t, block + AHEAD); /* where the block before stood */
         kg_copies_wait<AHEAD>();
         __syncthreads();
-        if (block == t.last || (!PLAIN && in_part(a, t, block))) {
+        if (block == t.last || (!PLAIN && kg_cuda_in_part(a, t, block))) {
             hide(now->k, now->v);
             __syncthreads();
         }
         if (row < t.rows) {
-            score<HD>(s, q, now->k);
+#pragma unroll
+            for (int n = 0; n < 8; n += 2)
+                kg_cuda_score<HD>(s + n, q, now->k, 8 * n);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int r = row + (int)threadIdx.x % 32 / 4 + 8 * h;
 
                 if (PLAIN && block < t.last)
-                    soften<HD, PLAIN, false>(p, s, &part, h, by, {0, KG_KV_BLOCK});
+                    kg_cuda_soften<HD, PLAIN, false>(p, s, &part, h, by,
+                                                     {0, KG_KV_BLOCK});
                 else
-                    soften<HD, PLAIN, true>(p, s, &part, h, by,
-                                            {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
-                                             kg_cuda_seen(t, r, block)});
+                    kg_cuda_soften<HD, PLAIN, true>(
+                        p, s, &part, h, by,
+                        {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
+                         kg_cuda_seen(t, r, block)});
             }
-            add_values(&part, p, now->v);
+#pragma unroll
+            for (int n = 0; n < 8; n += 2)
+                kg_cuda_add_values<HD>(&part, p + n, now->v, 8 * n);
         }
         if (block % KG_ATTN_PART_BLOCKS == KG_ATTN_PART_BLOCKS - 1 || block == t.last)
-            merge<HD>(&all, &part);
+            kg_cuda_merge_sums<HD>(&all, &part);
         __syncthreads();
     }
     write(o, lse, t, &all, a.n_heads);

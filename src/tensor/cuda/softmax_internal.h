@@ -1,0 +1,197 @@
+/* Online softmax of sixteen query rows by a warp, with the matrix instruction: what a
+ * block of keys adds to the sums of a part (attention_internal.h). Forwards that divide
+ * rows and keys otherwise share it, so they have the same bits.
+ *
+ * A thread has, with g = lane / 4, rows g (h = 0) and g + 8 (h = 1).
+ */
+#ifndef KG_TENSOR_SOFTMAX_INTERNAL_H
+#define KG_TENSOR_SOFTMAX_INTERNAL_H
+
+#include "tensor/cuda/attention_internal.h"
+
+/* Sums of a thread's two rows. */
+template <int HD> struct kg_cuda_sums {
+    float acc[HD / 8][4]; /* sum of p v: [c][2 h + i] is column 8 c + 2 (lane % 4) + i */
+    float m[2];           /* maximum of x */
+    float l[2];           /* sum of p */
+};
+
+template <int HD> static __device__ void kg_cuda_clear(struct kg_cuda_sums<HD> *w)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w->acc[c][i] = 0.0f;
+    w->m[0] = w->m[1] = -INFINITY;
+    w->l[0] = w->l[1] = 0.0f;
+}
+
+/* to += from, which begins again */
+template <int HD>
+static __device__ void kg_cuda_merge_sums(struct kg_cuda_sums<HD> *to,
+                                          struct kg_cuda_sums<HD> *from)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const struct kg_cuda_factors f = kg_cuda_factors(to->m[h], from->m[h]);
+
+#pragma unroll
+        for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++)
+                to->acc[c][i] = kg_cuda_merge(to->acc[c][i], from->acc[c][i], f);
+        to->l[h] = kg_cuda_merge(to->l[h], from->l[h], f);
+        to->m[h] = f.m;
+    }
+    kg_cuda_clear(from);
+}
+
+/* ---- a block of keys ---- */
+/* s[n][2 h + i] <- q . k of key first + 8 n + 2 (lane % 4) + i, sixteen keys */
+template <int HD>
+static __device__ void kg_cuda_score(float s[2][4], const uint32_t q[HD / 16][4],
+                                     const struct kg_cuda_eight (*k)[HD / 8 + 1],
+                                     int first)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        s[0][i] = s[1][i] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++) {
+        uint32_t b[4];
+
+        kg_fragments(b, kg_cuda_right(k, first, c));
+        kg_mma(s[0], q[c], b);
+        kg_mma(s[1], q[c], b + 2);
+    }
+}
+
+/* The keys of a block that a row sees. */
+struct kg_cuda_seen_keys {
+    int from;
+    int end;
+};
+
+template <bool PLAIN>
+static __device__ bool kg_cuda_sees(struct kg_cuda_seen_keys k, int key)
+{
+    return (PLAIN || key >= k.from) && key < k.end;
+}
+
+/* The maximum of x over the keys that row h sees; the scores of others become -infinity.
+ * MASKED: there may be others. */
+template <bool PLAIN, bool MASKED>
+static __device__ float kg_cuda_largest(float s[8][4], int h, struct kg_cuda_scores by,
+                                        struct kg_cuda_seen_keys k)
+{
+    const int t = (int)threadIdx.x % 4;
+    float top = -INFINITY;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *x = &s[n][2 * h + i];
+
+            if (!PLAIN && by.out > 0.0f)
+                *x = by.out * kg_cuda_tanh(*x * by.in);
+            if (MASKED)
+                *x = kg_cuda_sees<PLAIN>(k, 8 * n + 2 * t + i) ? *x : -INFINITY;
+            top = fmaxf(top, *x);
+        }
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+}
+
+/* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
+ * 4) and the next; m, l and acc move to the new maximum, zeros where it has seen nothing
+ * yet. */
+template <int HD, bool PLAIN, bool MASKED>
+static __device__ void
+kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int h,
+               struct kg_cuda_scores by, struct kg_cuda_seen_keys k)
+{
+    const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x of a score */
+    const float m = fmaxf(w->m[h], factor * kg_cuda_largest<PLAIN, MASKED>(s, h, by, k));
+    const float shift = PLAIN || k.end > k.from ? m : 0.0f;
+    const float alpha = kg_exp2(w->m[h] - shift);
+    float sum = 0.0f;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float *pair = &s[n][2 * h];
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            pair[i] = kg_exp2(kg_fma(pair[i], factor, -shift));
+            sum += pair[i];
+        }
+        p[n][h] = kg_pair(pair[0], pair[1]);
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    w->l[h] = kg_fma(w->l[h], alpha, sum);
+    w->m[h] = m;
+#pragma unroll
+    for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+        for (int i = 2 * h; i < 2 * h + 2; i++)
+            w->acc[c][i] = kg_fma(w->acc[c][i], alpha,
+                                  0.0f); /* never -0: see add_values */
+}
+
+/* acc += p v of sixteen keys from the first on. Keys that a row does not see are 0 times
+ * a number: a zero of either sign, which changes no acc but -0. */
+template <int HD>
+static __device__ void
+kg_cuda_add_values(struct kg_cuda_sums<HD> *w, const uint32_t p[2][2],
+                   const struct kg_cuda_eight (*v)[HD / 8 + 1], int first)
+{
+    const uint32_t left[4] = {p[0][0], p[0][1], p[1][0], p[1][1]};
+
+#pragma unroll
+    for (int c = 0; c < HD / 8; c += 2) {
+        uint32_t b[4];
+
+        kg_fragments_transposed(b, kg_cuda_left(v, first, c / 2));
+        kg_mma(w->acc[c], left, b);
+        kg_mma(w->acc[c + 1], left, b + 2);
+    }
+}
+
+/* ---- values that are no numbers ---- */
+/* Whether a window leaves out a part of the block for some row at the tile's positions:
+ * then all hide what is no number, whichever of them are there. */
+static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
+                                              const struct kg_cuda_tile &t, int block)
+{
+    const int end = (t.last + 1) * KG_KV_BLOCK - 1;
+
+    return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
+}
+
+/* Those of a row become 0.   returns whether there were none */
+static __device__ inline bool kg_cuda_hide(struct kg_cuda_eight *row, int eights)
+{
+    bool numbers = true;
+
+    for (int c = 0; c < eights; c++)
+        for (int i = 0; i < 4; i++) {
+            const uint32_t pair = row[c].pair[i];
+
+            if ((pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u) {
+                row[c].pair[i] = 0;
+                numbers = false;
+            }
+        }
+    return numbers;
+}
+
+/* m ln 2 + log l */
+static __device__ inline float kg_cuda_lse(float m, float l)
+{
+    return (float)((double)m * 0x1.62e42fefa39efp-1 + kg_cuda_log((double)l));
+}
+
+#endif
