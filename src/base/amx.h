@@ -1,9 +1,9 @@
 /* Products of bf16 on the processor's tile registers (AMX).
  *
- * One instruction computes what backend.h defines for a block of 32 factors: a chain over
- * the even factors and a chain over the odd ones, each from +0; their sum is added to the
- * accumulator. No processor mode changes the result (Intel SDM, TDPBF16PS; 36 million
- * results of every range compared: none differs).
+ * One instruction computes a block of 32 factors as backend.h defines it: one chain over
+ * the even factors and one over the odd ones, each from +0. It adds the sum of both
+ * chains to the accumulator. No processor mode changes the result (Intel SDM, TDPBF16PS;
+ * 36 million results of all ranges were compared).
  *
  * Eight registers hold 2 x 2 tiles of sums (a square), or 1 x 4 tiles when there are few
  * rows. On instruction sets without tiles these functions exist and are never called.
@@ -47,8 +47,8 @@ struct kg_amx_square {
 enum { KG_SIMD_AMX = 1 };
 #define KG_AMX_INLINE inline __attribute__((always_inline))
 
-/* Tiles 0..3 hold sums and tile 4 the left operand; all have `rows` rows. The others are
- * full: the right operand, and the lower half of a square's left operand. */
+/* Tiles 0..3 (sums) and 4 (left operand) have `rows` rows. Tiles 5..7 are full: right
+ * operands, and the lower half of a square's left operand. */
 static inline void kg_amx_configure(int rows)
 {
     struct {

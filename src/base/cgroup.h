@@ -12,8 +12,8 @@
  * groups: the file that lists the groups of the process, /proc/self/cgroup; root: the
  * mount point, /sys/fs/cgroup, version 1 or 2 */
 uint64_t kg_cgroup_memory(const char *groups, const char *root);
-/* The most memory that this process may use: the machine's memory, or that limit; 0 if
- * unknown. */
+/* Bytes of memory that this process may use: the machine's memory or the limit of its
+ * control groups, whichever is smaller; 0 if unknown. */
 uint64_t kg_cgroup_machine_bytes(void);
 
 #endif

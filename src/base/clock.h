@@ -14,8 +14,8 @@ double kg_clock_seconds(void); /* monotonic */
 double kg_clock_unix_seconds(void);
 double kg_clock_thread_seconds(void); /* processor time of the calling thread */
 
-/* A condition with deadlines on the monotonic clock, and such a deadline: a change of the
- * wall clock does not move a wait. */
+/* Initialises a condition variable whose deadlines are on the monotonic clock, so that
+ * changing the wall clock moves no wait; the deadline `ms` from now. */
 void kg_clock_cond(pthread_cond_t *cond);
 struct timespec kg_clock_deadline(int ms);
 

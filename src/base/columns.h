@@ -39,7 +39,7 @@ struct kg_block {
     size_t capacity; /* bytes */
 };
 
-/* As a count: sets the field to NULL. (A count of 0 gives a valid pointer to zero
+/* An array with this count gets a NULL field. (A count of 0 gives a valid pointer to zero
  * elements.) */
 #define KG_COLUMN_ABSENT SIZE_MAX
 

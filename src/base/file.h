@@ -69,7 +69,7 @@ struct kg_file_writer {
     int fd;
     unsigned char *buffer; /* owned */
     size_t used;
-    uint64_t written; /* offset of the next byte: bytes put, unless sought */
+    uint64_t written; /* offset of the next byte */
     char *path;       /* owned */
     bool continues;   /* opened by _append: _abort and a failed _close keep the file */
 };

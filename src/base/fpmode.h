@@ -43,8 +43,8 @@ static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
 #endif
 
 /* In mode KG_FP_FLUSH, ARM detects a subnormal result before rounding and x86 after it.
- * They differ only if a subnormal rounds up to 2^-126: ARM then flushes it and sets its
- * underflow flag.
+ * The two differ only if a subnormal rounds up to 2^-126: ARM then flushes it and sets
+ * its underflow flag.
  * results: memory that holds all results since the last call.
  * returns whether the flag was set, and clears it; always false if the CPU detects after
  * rounding */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* rounds to 65504; larger values have no fp16 */
+/* the largest float that rounds to a finite fp16, 65504 */
 #define KG_HALF_MAX 65519.996f
 
 /* Rounds to nearest, ties to even. x: |x| <= KG_HALF_MAX */

@@ -2,7 +2,7 @@
  * digests.
  *
  * The 64-bit hash is not cryptographic: collisions can be made on purpose. A change of
- * one 8-byte word always changes it; others stay unseen with probability 2^-64.
+ * one 8-byte word always changes the hash; others are missed with probability 2^-64.
  */
 #ifndef KG_BASE_HASH_H
 #define KG_BASE_HASH_H

@@ -1,9 +1,9 @@
 /* A compact set of ids below a bound.
  *
- * Truncated sampling keeps a dozen ids at most tokens and a hundred thousand at some. So
- * a set is stored as a list of rising differences, seven bits a byte, or as a bitmap,
- * whichever is shorter (bitmap on a tie): at most ceil(bound / 8) bytes. It is read in
- * rising order of ids.
+ * For most tokens truncated sampling keeps a dozen ids, for some a hundred thousand. So a
+ * set is stored as differences between ascending ids, seven bits a byte, or as a bitmap,
+ * whichever is shorter (bitmap on a tie): at most ceil(bound / 8) bytes. Ids are read in
+ * ascending order.
  */
 #ifndef KG_BASE_IDSET_H
 #define KG_BASE_IDSET_H
@@ -14,7 +14,7 @@
 /* n = 0 means all ids; nothing is stored. */
 struct kg_idset {
     const uint8_t *data; /* (bytes) borrowed */
-    uint32_t bytes;      /* bitmap if it has a bitmap's size; if less, a list */
+    uint32_t bytes;      /* size of data: a bitmap's size means a bitmap, less a list */
     int32_t n;           /* ids */
     int32_t bound;       /* V: every id is below it */
 };

@@ -1,6 +1,6 @@
 /* Finds a shared library that kedge loads at run time. Folders are searched in order and
- * listed in the error if the file is in none. The first file found is used; if it is
- * broken, the search does not go on. */
+ * listed in the error if the file is in none. The search stops at the first file found,
+ * even if that is broken. */
 #ifndef KG_BASE_LIBRARY_H
 #define KG_BASE_LIBRARY_H
 

@@ -14,15 +14,15 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* From now on this process logs warnings only, each with the name `who` ("rank 3
- * (gpu07)"), as one of several processes does. "": it logs everything. */
+/* From now on this process logs only warnings and answers, each prefixed by `who` ("rank
+ * 3 (gpu07)"): for all processes of a run but the first. "": it logs everything. */
 void kg_log_as(const char *who);
 
 /* One line. warn puts "warning: " in front. Control characters are escaped
  * (base/printable.h). A progress line on the screen is cleared first. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_log_warn(const char *fmt, ...) KG_PRINTF(1, 2);
-/* As info, for replies to a request: every process prints it, with its number. */
+/* kg_log_info for the reply to a request; a process with a name prints it, too. */
 void kg_log_answer(const char *fmt, ...) KG_PRINTF(1, 2);
 
 /* On a terminal: rewrites the progress line. Elsewhere: a plain line, at most one every

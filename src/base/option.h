@@ -49,8 +49,8 @@ struct kg_opt_row {
     const char *needs;   /* when it acts (data/needs.h); NULL: always */
     bool or_zero;        /* 0 is allowed too, below the range */
 };
-/* When a value may differ: on --resume (train.steps; the row sets it to true), or between
- * the ranks of a run (run.threads, local folders). */
+/* Where a value may differ: between a run and its --resume (train.steps), or between the
+ * ranks of a run (run.threads, local folders). */
 enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
 
 /* Type and offset of a row, from the field. An enum without negative values is unsigned.
@@ -68,7 +68,7 @@ enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
         struct kg_opt_list: KG_OPT_LIST),                                                \
         offsetof(S, field)
 
-/* A row inside a macro of rows, which are mounted at several places. */
+/* A row inside a macro that several tables expand. */
 #define KG_OPT_ROW(...)                                                                  \
     {                                                                                    \
         __VA_ARGS__                                                                      \
@@ -90,7 +90,7 @@ kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether a number is in the row's range. */
 bool kg_opt_allows(const struct kg_opt_row *row, double x);
-/* Fails with the same message. found: description of the value */
+/* Fails with kg_opt_check's message. found: description of the value */
 kg_status kg_opt_refuse(const struct kg_opt_row *row, const char *found,
                         const char *where, struct kg_err *err);
 /* Stores a checked value in the row's field of a struct. Strings are borrowed; lists

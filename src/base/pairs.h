@@ -1,9 +1,9 @@
 /* Vectors of sixteen dwords, each a pair of bf16, and their products, on every
  * instruction set.
  *
- * The part of simd.h for products: the same meaning lane by lane on every set. A pair
- * holds the earlier factor in its lower half. Sums here treat subnormals as zero, as
- * backend.h defines for bf16.
+ * As in simd.h, every function has one meaning, lane by lane, on every set. A pair holds
+ * the earlier factor in its lower half. Sums here treat subnormals as zero, as backend.h
+ * defines for bf16 products.
  */
 #ifndef KG_BASE_PAIRS_H
 #define KG_BASE_PAIRS_H
@@ -264,10 +264,10 @@ static inline void kg_pairs_transpose(struct kg_pairs w[16])
 }
 #endif
 
-/* acc + a b with one rounding, and a + b. Subnormal operands and results become zero; a
- * result counts as subnormal after rounding. acc must not be subnormal. If
- * KG_SIMD_FLUSH_MODE is set, kg_v16_fma and kg_v16_add in mode KG_FP_FLUSH give the same
- * result unless kg_fp_underflowed. */
+/* acc + a b with one rounding, and a + b. Subnormal operands become zero, as do results
+ * that are subnormal after rounding. acc must not be subnormal. If KG_SIMD_FLUSH_MODE is
+ * set, kg_v16_fma and kg_v16_add in mode KG_FP_FLUSH give the same result unless
+ * kg_fp_underflowed. */
 static inline struct kg_v16 kg_v16_fma_flushed(struct kg_v16 a, struct kg_v16 b,
                                                struct kg_v16 acc)
 {
@@ -288,12 +288,12 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
     return kg_v16_load(s);
 }
 
-/* kg_pairs_code: 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23.
- * kg_pairs_turn: each dword turned right by that many bits, 0 to 31.
- * kg_v16_twice: lanes 8 half.. of a, each two times.
+/* kg_pairs_code: 2^(23 - at) + q; q is bits [at, at + bits) of each dword, below bit 23.
+ * kg_pairs_turn: each dword rotated right by `bits`, 0 to 31.
+ * kg_v16_twice: each of the eight lanes of a from 8 half on, two times.
  * kg_pairs_round: the bf16 nearest to each lane; dword i is lanes 2i and 2i + 1 of a,
- * dword 8 + i those of b. Lanes are finite, and 0 or of at least 2^-100, since the
- * instruction has no subnormals. */
+ * dword 8 + i those of b. Lanes must be finite, and 0 or at least 2^-100 in magnitude,
+ * because the instruction flushes subnormals. */
 #if defined(KG_SIMD_512)
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
@@ -357,7 +357,7 @@ static inline struct kg_v16 kg_v16_twice(struct kg_v16 a, const int half)
         _mm256_permutevar8x32_ps(part, from),
         _mm256_permutevar8x32_ps(part, _mm256_add_epi32(from, _mm256_set1_epi32(4)))};
 }
-/* The nearest bf16, as numbers. */
+/* The bits of the bf16 nearest to each lane. */
 static inline __m256i kg_simd_nearest8(__m256 a)
 {
     const __m256i u = _mm256_castps_si256(a);

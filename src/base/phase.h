@@ -6,10 +6,10 @@
  *   kg_phase_end(p);
  *
  * Ending a phase ends the phases inside it, so error paths need no end of their own.
- * Progress is what `at` and `tick` report, and the begin and end of work: each a plain
- * store. Begin and end take a lock while a line of text is copied; use them around
- * loops, not inside. Beginning a wait is not progress, and idle threads cause no
- * warning. Results do not depend on it.
+ * kg_phase_at, kg_phase_tick, and the begin and end of work report progress by a plain
+ * store. Begin and end also take a lock while a line of text is copied; use them around
+ * loops, not inside. Beginning a wait is not progress, and idle threads cause no warning.
+ * Results do not depend on phases.
  */
 #ifndef KG_BASE_PHASE_H
 #define KG_BASE_PHASE_H
@@ -33,8 +33,8 @@ int kg_phase_wait(double since, const char *fmt, ...) KG_PRINTF(2, 3);
 int kg_phase_idle(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_phase_end(int phase);
 
-/* Number of units done. It is progress if it changed, and always in a phase too deep to
- * be shown. */
+/* Sets the number of units done. Counts as progress if the number changed, and always in
+ * a phase that is not shown. */
 void kg_phase_at(int phase, int64_t done);
 /* Shows one more number: "label: value". label: of static storage */
 void kg_phase_note(int phase, const char *label, int64_t value);

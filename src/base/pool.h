@@ -1,8 +1,8 @@
 /* A growing pool: many small allocations that are freed together.
  *
- * Chunks come from the memory door as needed; each is twice the one before, up to a
- * megabyte. Repeated work empties the pool and keeps one chunk, so it allocates nothing
- * the second time. All memory handed out is zero. A pool belongs to one thread.
+ * base/mem.h allocates chunks as needed; each is twice the size of the previous one, up
+ * to a megabyte. Emptying the pool keeps one chunk, so repeated work allocates nothing.
+ * All memory handed out is zero. A pool belongs to one thread.
  */
 #ifndef KG_BASE_POOL_H
 #define KG_BASE_POOL_H

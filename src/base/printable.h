@@ -1,7 +1,7 @@
 /* Escapes untrusted text (of a model, tool, corpus, data file or server) before it
  * reaches a terminal, which obeys control characters. The log (base/log.h), what commands
  * write to a terminal (cli/cli.h) and prompts that are shown (text/prompt.h) pass through
- * here, so a new printer needs nothing. */
+ * here, so other code need not escape. */
 #ifndef KG_BASE_PRINTABLE_H
 #define KG_BASE_PRINTABLE_H
 
@@ -15,7 +15,7 @@
  * printable */
 size_t kg_printable_at(const char *text, size_t n, bool lines);
 
-/* Copies as _put does, at most size - 1 bytes; cuts between characters. */
+/* kg_printable_put to a buffer: at most size - 1 bytes, cut between characters. */
 void kg_printable_copy(char *out, size_t size, const char *text, bool lines);
 
 /* Appends text; unprintable bytes become \xNN, line ends \n. */

@@ -32,10 +32,10 @@
 
 enum { KG_LANES = 16 };
 
-/* Constants of the instruction set: whether the processor's flush mode handles small sums
- * (else the _flushed functions do), whether one instruction multiplies pairs of bf16, and
- * how many rows by panels of sixteen sums fit the registers, for fp32 (TILE) and for bf16
- * (PAIR), which needs two chains for each sum. */
+/* Constants of the instruction set. FLUSH_MODE: the processor's flush mode handles small
+ * sums; else the _flushed functions do. BF16_DOT: one instruction multiplies pairs of
+ * bf16. TILE and PAIR: how many rows by panels of sixteen sums fit the registers, in fp32
+ * and in bf16; bf16 needs two chains for each sum. */
 #if defined(KG_SIMD_512)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)
@@ -236,8 +236,8 @@ static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16
         _mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
 }
 /* p * 2^n for 0 <= p < 2 and integral n; it rounds once, only if the result is denormal.
- * Results below half the smallest denormal are set to 0 without a multiplication, which
- * would take some hundred cycles: masked lanes (a score of -inf) end there. */
+ * Results below half the smallest denormal, such as those of masked lanes (a score of
+ * -inf), are set to 0 without a multiplication, which would take some hundred cycles. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     __mmask16 some = _mm512_cmp_ps_mask(n.r, _mm512_set1_ps(-151.0f), _CMP_NLE_UQ);
@@ -463,8 +463,8 @@ static inline __m256 kg_simd_pow2_8(__m256 n)
     u = _mm256_add_epi32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x3f800000));
     return _mm256_castsi256_ps(u);
 }
-/* p * 2^n in two multiplications, of which the first is exact, so n may exceed the
- * exponent range. The result is 0 in the same cases as with KG_SIMD_512. */
+/* p * 2^n in two multiplications. The first is exact, so n may exceed the exponent
+ * range. The result is 0 in the same cases as with KG_SIMD_512. */
 static inline __m256 kg_simd_scale2_8(__m256 p, __m256 n)
 {
     __m256 magic = _mm256_set1_ps(0x1.8p23f);
@@ -558,7 +558,7 @@ struct kg_d16 {
     kg_d2 q[8];
 };
 
-/* What has no operator. */
+/* Operations that have no vector operator. */
 #if defined(__aarch64__)
 static inline kg_f4 kg_simd_fma4(kg_f4 a, kg_f4 b, kg_f4 c) { return vfmaq_f32(c, a, b); }
 static inline kg_d2 kg_simd_fma2(kg_d2 a, kg_d2 b, kg_d2 c) { return vfmaq_f64(c, a, b); }
@@ -749,8 +749,8 @@ static inline kg_f4 kg_simd_pow2_4(kg_f4 n)
 {
     return (kg_f4)(((kg_u4)(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-/* p * 2^n in two multiplications, of which the first is exact, so n may exceed the
- * exponent range. The result is 0 in the same cases as with KG_SIMD_512. */
+/* p * 2^n in two multiplications. The first is exact, so n may exceed the exponent
+ * range. The result is 0 in the same cases as with KG_SIMD_512. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     for (int i = 0; i < 4; i++) {

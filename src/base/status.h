@@ -2,8 +2,8 @@
  *
  * Every fallible function of kedge returns a kg_status and takes a caller-owned struct
  * kg_err as its last parameter. The err is never NULL. On failure the message says what
- * was expected, what was found and where (file, tensor, line, key); on success it is left
- * alone. A caller that knows the place better prepends it with kg_err_prefix.
+ * was expected, what was found and where (file, tensor, line, key); on success err is
+ * unchanged. A caller that knows more about the place adds a prefix with kg_err_prefix.
  */
 #ifndef KG_BASE_STATUS_H
 #define KG_BASE_STATUS_H
@@ -71,12 +71,12 @@ const char *kg_status_name(kg_status code);
 
 /* Guests: optional parts of the program, each in its own folder of guests/.
  *
- * A guest includes the trunk; the trunk never includes a guest. A row of a table in the
- * trunk names a function that a header of the trunk declares with KG_GUEST and the guest
- * defines. If the guest is not linked, the function is NULL, and the code that needs the
- * row calls this function.
+ * A guest includes the trunk; the trunk never includes a guest. A table in the trunk
+ * names a guest's function: a header of the trunk declares it with KG_GUEST, and the
+ * guest defines it. If the guest is not linked, the function is NULL, and code that needs
+ * it calls kg_guest_missing.
  *
- * what: the command, benchmark or file that needs it; guest: its folder
+ * what: the command, benchmark or file that needs the guest; guest: its folder
  * returns KG_EUNSUPPORTED with err set */
 kg_status kg_guest_missing(const char *what, const char *guest, struct kg_err *err);
 

@@ -1,7 +1,6 @@
 /* A growable byte string, always NUL terminated, at most `max` bytes. `{0}` is empty.
  *
- * It does not interpret its bytes (UTF-8: base/utf8.h). Also here: the edit distance for
- * every "did you mean".
+ * Functions do not interpret bytes (UTF-8: base/utf8.h), except those for "did you mean".
  */
 #ifndef KG_BASE_STR_H
 #define KG_BASE_STR_H
@@ -69,12 +68,13 @@ size_t kg_str_distance(const char *a, const char *b);
 const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t stride);
 
 /* Fails with "WHAT: expected one of a, b, c; found 'x'" (no "WHAT: " if NULL), plus ";
- * did you mean 'b'?" if one is near. names: as above.
+ * did you mean 'b'?" if one is near. names: as kg_str_nearest.
  * returns code, or ENOMEM */
 kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err);
 
-/* *index <- the index of `name` in names (as above).   errors: code, as kg_str_unknown */
+/* *index <- the index of `name` in names (as kg_str_nearest).   errors: code, as
+ * kg_str_unknown */
 kg_status kg_str_pick(size_t *index, kg_status code, const char *what, const char *name,
                       const void *names, size_t n, size_t stride,
                       struct kg_err *err) KG_MUST_CHECK;
