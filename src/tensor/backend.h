@@ -5,13 +5,13 @@
  * the backend's slot. There is no graph. cpu/ is the specification; another backend
  * returns the same numbers.
  *
- * Exactness rules that every implementation keeps (they carry promises 1 and 3):
+ * Exactness rules that every implementation keeps (docs/exactness.md builds on them):
  *  - a row of a forward output depends on that row's inputs and the weights only: never
  *    on the number of rows, on its neighbours, or on the number of threads;
  *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that
  *    depends on the shapes alone, combined in a fixed order;
- *  - inside an enclosing parallel region an operation runs on the calling thread, same
- *    bits.
+ *  - inside an enclosing parallel region an operation runs on the calling thread, with
+ *    the same bits.
  *
  * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F
  * ffn width, V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or
@@ -80,8 +80,8 @@ struct kg_mat {
     int64_t cols;
     int64_t stride; /* elements from one row to the next, >= cols */
     enum kg_layout layout;
-    /* panels of bf16 that hold blocks of this type (coded.h); NULL: elements. Only for
-     * weights that are read */
+    /* type of the quantized blocks in the panels (coded.h); NULL: plain elements. Read
+     * only */
     const struct kg_quant *quant;
 };
 
@@ -102,7 +102,7 @@ static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
 /* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
-/* Columns [first, first+n) of m, which lies in rows. */
+/* Columns [first, first+n) of m, whose layout is KG_ROWS. */
 static inline struct kg_mat kg_mat_cols(struct kg_mat m, int64_t first, int64_t n)
 {
     if (m.data)
@@ -135,8 +135,8 @@ enum kg_matmul_kind {
  *     rounding).
  * Then
  *   NT, NN: with accumulation, c's old value is added to the sum;
- *   TN: each chunk is a separate sum, added to c in order, so 2 x 1024 tokens give the
- *     same gradient at once and one after another.
+ *   TN: each chunk is a separate sum, added to c in order, so 2048 tokens give the same
+ *     gradient in one call as in two of 1024.
  * These additions keep subnormals. A bf16 c is rounded to nearest even, subnormals kept.
  * The payload of a NaN is undefined.
  *
@@ -144,7 +144,7 @@ enum kg_matmul_kind {
  * one chain of instructions of 16 factors from +0, the last one padded by zeros; TN is
  * such a chain for each chunk. The rest is as above. The device defines the order of
  * additions inside an instruction, and how it treats subnormals; both are the same at
- * every place of every tile, so the rules at the top hold. */
+ * every position in every tile, so the rules at the top hold. */
 
 /* The operands of a product. */
 struct kg_factors {
@@ -171,7 +171,7 @@ struct kg_heads {
 };
 enum { KG_HEADS_AT_ONCE = 3 };
 
-/* One of several products of one left operand: its result and its right operand. */
+/* One of several products that share their left operand: its result and right operand. */
 struct kg_product {
     struct kg_mat c;
     struct kg_mat b;
@@ -250,12 +250,11 @@ struct kg_head {
     /* (N) sets whose mass is computed, n = 0: all ids; or NULL */
     const struct kg_idset *sets;
     const struct kg_head_anchor *anchor; /* borrowed; NULL without exact KL */
-    /* kg_head_kept_bytes(N, K) of backend memory, 64-byte aligned. The forward stores its
-     * inputs and results there, and the backward of the same rows and inputs reads them
-     * there instead of the host's lse, entropy, kl_reverse, anchor_lse, temperatures and
-     * ids, which are then copied only once. The forward must compute lse, and all other
-     * results that the backward uses.
-     * NULL, or a backend that keeps nothing: the backward reads them from the host */
+    /* kg_head_kept_bytes(N, K) bytes of backend memory, 64-byte aligned. The forward
+     * leaves ids, temperatures and per-row results here; the backward of the same rows
+     * reads them here and ignores the host's arrays, so each is copied once. The forward
+     * must compute lse and every other result that the backward uses.
+     * NULL, or a backend without keeps_heads: the backward reads the host's arrays */
     void *kept;
 };
 
@@ -264,7 +263,7 @@ static inline uint64_t kg_head_kept_array(int64_t n, size_t each)
 {
     return ((uint64_t)n * each + 255) / 256 * 256;
 }
-/* Temperatures of both heads, targets, ids; lse, R, the anchor's lse; entropy. */
+/* Temperatures of both heads, targets, ids, lse, R, anchor's lse, entropy. */
 static inline uint64_t kg_head_kept_bytes(int64_t n, int64_t k)
 {
     return 4 * kg_head_kept_array(n, 4) + kg_head_kept_array(n * k, 4) +
@@ -288,7 +287,7 @@ struct kg_head_out {
     float *entropy;   /* (N) nats */
     int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
     float *top_logp;  /* (N,top_k) */
-    /* (N,V) the z themselves: only for decode steps */
+    /* (N,V) z; for decode steps */
     float *logits;
     double *set_logp; /* (N) log sum_{v in set} p_v; 0 for all ids */
     /* (N) sum_v p_v (logp_v - logq_v); needs an anchor, like the next two */
@@ -312,9 +311,9 @@ struct kg_drawn {
     int32_t n_kept; /* number of ids kept by truncation; 0: all */
     float cut;      /* -log of their mass */
 };
-/* Draws tokens for the rows of a head. All arrays except logits, and the head's results,
- * are in backend memory, so nothing is copied to the host; parameters, and temperatures
- * too, may be copied with a pack. */
+/* Draws tokens for the rows of a head. All arrays except `logits` are in backend memory,
+ * and so are the head's results: nothing is copied to the host. `how` and `inv_temp` can
+ * be copied to the backend together with a pack. */
 struct kg_draws {
     const struct kg_draw *how; /* (N) */
     const float *inv_temp;     /* (N) or NULL for 1 */
@@ -322,7 +321,7 @@ struct kg_draws {
     struct kg_drawn *drawn;    /* (N) out; only the token is valid if lse is not finite */
     /* (N, (V+63)/64) out: a bit per kept id, if n_kept > 0; or NULL */
     uint64_t *kept;
-    /* (N) or NULL. On the host: the logits (V) of rows with an entry are copied there */
+    /* (N) host arrays (V) or NULLs, to copy the rows' logits to; or NULL */
     float *const *logits;
 };
 
@@ -343,7 +342,7 @@ struct kg_head_grad {
     const double *a_kl_reverse; /* (N) dloss/dR; or NULL */
     const double *a_kl_forward; /* (N) dloss/dF; or NULL */
     const double *kl_reverse;   /* (N) R of the forward, with a_kl_reverse */
-    const double *anchor_lse;   /* (N) of the forward, with either of these */
+    const double *anchor_lse;   /* (N) of the forward, with a_kl_* */
     const double *a_set;        /* (N) dloss/dlog S; or NULL */
     const double *set_logp;     /* (N) of the forward, with a_set */
     struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
@@ -354,8 +353,8 @@ struct kg_head_grad {
 enum { KG_MAX_EXPERTS = 1024 };
 
 /* Assignment of N tokens to E experts, K per token. A token's slots are in the order of
- * its experts. The N K rows that experts compute, the places, are ordered by expert, and
- * within an expert by token. All arrays are in backend memory. */
+ * its experts. Experts compute N K rows, called places, ordered by expert and, for each
+ * expert, by token. All arrays are in backend memory. */
 struct kg_route {
     int32_t n_experts;    /* E */
     int32_t k;            /* K */
@@ -388,7 +387,7 @@ struct kg_adamw {
     float average;
     /* only with moments in bf16: */
     struct kg_rng_key rounding;
-    int64_t first; /* index of element 0 in the whole: a multiple of KG_DRAW_LANES */
+    int64_t first; /* element 0's index in the whole: a multiple of KG_DRAW_LANES */
 };
 
 /* Moments in bf16 are read as fp32, computed in fp32, and rounded stochastically when
@@ -397,11 +396,11 @@ struct kg_adamw {
  *   word[e / 16 % 4] of kg_rng_words(word, rounding, t, B % 2^32, B / 2^32),
  *   B = e / 64 * 16 + e % 16
  * m uses its lower half, v its upper half; sixteen consecutive blocks give four vectors
- * of sixteen words. So bits depend only on key, update and index, not on cuts or
- * threads. */
+ * of sixteen words. So bits depend only on key, update and index, not on threads or on
+ * how calls divide the array. */
 enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
-/* A trait besides operands that determines bits of results: a device, its driver. */
+/* A property of the machine that determines bits of results: a device, its driver. */
 struct kg_trait {
     const char *name; /* of static life */
     char value[120];
@@ -456,7 +455,7 @@ struct kg_backend {
     kg_status (*memory)(uint64_t *total, uint64_t *free, struct kg_err *err);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
-    /* see kg_buf_pin and kg_buf_fetch; all three NULL: any memory, and get */
+    /* see kg_buf_pin and kg_buf_fetch; all three NULL: kg_mem memory, and get */
     void *(*pin)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*unpin)(void *memory);
     kg_status (*fetch)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
@@ -467,7 +466,7 @@ struct kg_backend {
                            struct kg_err *err);
     kg_status (*mark)(uint64_t *mark, struct kg_err *err);
     kg_status (*wait)(uint64_t mark, struct kg_err *err);
-    /* kg_buf_lend, NULL: no such library; kg_buf_reached, NULL: launched work is done */
+    /* kg_buf_lend, NULL: unsupported; kg_buf_reached, NULL: always true */
     kg_status (*lend)(int *result, int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n, struct kg_err *err);
     kg_status (*reached)(bool *yes, uint64_t mark, struct kg_err *err);
@@ -498,14 +497,14 @@ struct kg_backend {
     kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                            struct kg_vec b, float eps, struct kg_err *err);
     kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
-    /* see codes.h; NULL: refused */
+    /* see codes.h; NULL: unsupported */
     kg_status (*scan)(struct kg_mat c, struct kg_mat a, const struct kg_codes *m,
                       struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
     kg_status (*bias_bwd)(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
     kg_status (*rope)(struct kg_mat x, const struct kg_turn *by, bool inverse,
                       struct kg_err *err);
-    /* NULL: by bias, rope, cast and scatter_rows */
+    /* see kg_op_heads; NULL: computed by bias, rope, cast and scatter_rows */
     kg_status (*heads)(const struct kg_heads *h, int n, const struct kg_turn *by,
                        struct kg_err *err);
     kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
@@ -584,8 +583,7 @@ kg_status kg_backend_open_cpu(const struct kg_backend **be,
 kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
                                  struct kg_err *err) KG_GUEST;
 
-/* The backend for host memory besides `be`: itself if its memory is host memory, else the
- * CPU.
+/* The backend for host memory: `be` itself if its memory is host memory, else the CPU.
  * errors: of kg_backend_open */
 kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -632,9 +630,9 @@ void kg_buf_unpin(const struct kg_backend *be, void *pinned); /* NULL is allowed
 kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
                        uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 /* As kg_buf_put and kg_buf_get, ordered after earlier and before later launches, without
- * waiting. The host memory must be from kg_buf_pin and belongs to the copy until a mark
- * after it was waited for: do not write it, read the result, or free it before. Call from
- * the thread that calls operations.   errors: EINVAL (NULL), EDEVICE */
+ * waiting. The host memory must be from kg_buf_pin. Until kg_buf_wait returns for a later
+ * mark, do not write or free it, and do not read the result. Call from the thread that
+ * calls operations.   errors: EINVAL (NULL), EDEVICE */
 kg_status kg_buf_put_later(const struct kg_backend *be, void *to, const void *from,
                            uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_get_later(const struct kg_backend *be, void *to, const void *from,
@@ -649,10 +647,11 @@ kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark,
 /* Whether kg_buf_wait would return at once.   errors: EDEVICE, of launched work */
 kg_status kg_buf_reached(const struct kg_backend *be, bool *yes, uint64_t mark,
                          struct kg_err *err) KG_MUST_CHECK;
-/* *result = call(arg, stream): a vendor library copies memory at memory[0..n), ordered
- * after earlier launches: in the stream, or before it returns. Its work is complete when
- * a later mark is reached. Call from the thread that calls operations.   errors:
- * UNSUPPORTED if the backend has no such slot, EDEVICE */
+/* *result = call(arg, stream): lets a vendor library access the backend memory at
+ * memory[0..n), in the stream or before it returns. The call is ordered after earlier
+ * launches, and its work is complete when a later mark is reached. Call from the thread
+ * that calls operations.   errors: UNSUPPORTED if the backend has no such slot,
+ * EDEVICE */
 kg_status kg_buf_lend(const struct kg_backend *be, int *result,
                       int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n,
@@ -683,7 +682,7 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 /* ---- operations ---- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows, or except for TN in panels
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows, or for NT and NN in panels
  * (same bits, no packing); accumulate needs c fp32.
  * numerics: see kg_matmul_kind.   errors: SHAPE, DTYPE, EINVAL (layout), ENOMEM */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
@@ -694,8 +693,8 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
  * errors: as kg_op_matmul */
 kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_product *to,
                               int n, struct kg_mat a, struct kg_err *err) KG_MUST_CHECK;
-/* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: both are products as above, added
- * in fp32 in this order and rounded once. The bits equal
+/* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: the two products of kg_op_matmul
+ * are added in fp32 in this order and rounded once. The bits equal
  *     wide (=|+=) A B;   wide += A2 B2;   c <- wide
  * wide: fp32 scratch of c's shape; c itself if that is fp32
  * errors: those of kg_op_matmul for either product; SHAPE (a product has no factors) */
@@ -705,8 +704,9 @@ kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* Maximum workspace of products with a bf16 weight (rows, cols): a copy of the weight,
- * and rows of both its sides, for trials of algorithms (cuda/product_blas.cu). For a
- * head, rows is the number of rows of KG_HEAD_STRIP_TILES. */
+ * and KG_PRODUCT_TRIED rows of operands and results for trials of algorithms
+ * (cuda/product_blas.cu). For a head, rows counts the columns of KG_HEAD_STRIP_TILES
+ * tiles. */
 enum { KG_PRODUCT_TRIED = 4096, KG_PRODUCT_ROOM_ALIGN = 256 };
 static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
 {
@@ -716,8 +716,8 @@ static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
     return (uint64_t)(2 * rows * cols + KG_PRODUCT_TRIED * row +
                       3 * KG_PRODUCT_ROOM_ALIGN);
 }
-/* Reserves this workspace now, if there is less, so that covered products cannot run out
- * of memory. It stays allocated.   errors: ENOMEM */
+/* Makes the workspace of products at least `bytes` large, so that products that need no
+ * more cannot run out of memory. It stays allocated.   errors: ENOMEM */
 kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -737,8 +737,8 @@ static inline int64_t kg_norm_rows(struct kg_mat x, struct kg_vec w)
 }
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
  * y (N,D) fp32 or ct out, may be x itself; inv (N) out, may be empty; x (N,D) fp32; w (D)
- * fp32. Heads are normed one by one: with P D columns a row of any of these matrices is P
- * such rows, and inv has (N P); so, too, the gradient */
+ * fp32. To norm heads separately, pass x and y with P D columns: each row counts as P
+ * rows, and inv has N P values. The gradient, too. */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, struct kg_vec w, float eps,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -779,8 +779,8 @@ kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x,
                      const struct kg_turn *by, bool inverse,
                      struct kg_err *err) KG_MUST_CHECK;
 
-/* For each of n: out = x + bias, as by kg_op_bias, turned as by kg_op_rope, rounded once;
- * where there is a pool: pool[rows[i]] = out[i], and out may be left undefined.
+/* For each of n: out = x + bias (kg_op_bias), then rotated (kg_op_rope) if `turned`, then
+ * rounded once. With a pool, pool[rows[i]] = out[i], and out may be left undefined.
  * n: 1 to KG_HEADS_AT_ONCE, all of N rows
  * errors: those of kg_op_bias, kg_op_rope, kg_op_cast and kg_op_scatter_rows */
 kg_status kg_op_heads(const struct kg_backend *be, const struct kg_heads *h, int n,
@@ -795,7 +795,7 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
                            struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
-/* h = gelu(gate) * up with tanh, and its gradients; otherwise as swiglu:
+/* h = gelu(gate) * up, and its gradients; operands as kg_op_swiglu:
  *     gelu(x) = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
 kg_status kg_op_geglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
                       struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
@@ -814,7 +814,7 @@ kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_mat src, struct kg_ivec rows,
                             struct kg_err *err) KG_MUST_CHECK;
-/* dst[n] = +0 + sum_i src[places[i]],   ends[n-1] <= i < ends[n], from 0 for the first
+/* dst[n] = +0 + sum_i src[places[i]],   ends[n-1] <= i < ends[n], ends[-1] = 0
  * dst (N,D), src fp32; ends (N), ascending; places (ends[N-1])
  * numerics: added in order of i */
 kg_status kg_op_sum_rows(const struct kg_backend *be, struct kg_mat dst,
@@ -822,9 +822,9 @@ kg_status kg_op_sum_rows(const struct kg_backend *be, struct kg_mat dst,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* Chooses a token's experts and their weights:
- *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or those `given`, if not empty
- *   and the token's first is not -1
- *   weight[n,k] = p[n,ids[n,k]], with normalise divided by their sum; place, token, first
+ *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or given[n] unless `given` is
+ *   empty or given[n,0] is -1
+ *   weight[n,k] = p[n,ids[n,k]], divided by their sum if `normalise`; place, token, first
  *   as in struct kg_route.
  * r: arrays out; logits (N,E) fp32; given (N K) ids of another forward, or empty
  * numerics: exp of differences to the largest; sums from +0 in order of experts or slots.
@@ -832,16 +832,16 @@ kg_status kg_op_sum_rows(const struct kg_backend *be, struct kg_mat dst,
 kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
                       struct kg_mat logits, struct kg_ivec given,
                       struct kg_err *err) KG_MUST_CHECK;
-/* dlogits[n,e] = p (g - sum_f p[f] g[f]),   g[n,e] = dp[e] + dweight at e, with normalise
- * back-propagated through the division
+/* dlogits[n,e] = p (g - sum_f p[f] g[f]),   g[n,e] = dp[e] + dweight at e,
+ * back-propagated through the division if `normalise`
  * dlogits (N,E) fp32 out; dweight (N,K) fp32; dp (E) the same for all tokens, or empty */
 kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
                           const struct kg_route *r, struct kg_mat dweight,
                           struct kg_vec dp, struct kg_err *err) KG_MUST_CHECK;
 
-/* A product per expert, as in kg_op_matmul, over the rows at its places, so a row's bits
- * do not depend on other tokens. If a library computes a device's bf16 products, those of
- * experts still use the matrix instruction.
+/* One product of kg_op_matmul per expert, over the rows at its places, so a row's bits do
+ * not depend on other tokens. Even if a library computes the device's other bf16
+ * products, these use the matrix instruction.
  *   NT, NN: rows first[e].. of c by those of a and matrix e of b
  *   TN: matrix e of c by rows first[e].. of a and b
  * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul, and those of ranges of
@@ -879,28 +879,28 @@ const char *kg_experts_missing(const struct kg_backend *be);
  * KG_KV_BLOCK from position 0; blocks outside a window are skipped.
  * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, may be empty; o
  * must not share memory with a->q
- * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
- * rows: FMAs in fp32; a device's matrix instruction has its own sums, with weights
- * rounded to bf16
+ * numerics: each (query row, head) is one fixed sequence of fp32 FMAs, the same for 1 or
+ * many query rows. With a device's matrix instruction, its sums replace the FMAs, and
+ * softmax weights are rounded to bf16
  * errors: SHAPE, DTYPE, EINVAL */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Causal, no table of blocks; a sequence's keys are not shared, including those before
- * pos, and sequences are ordered by their keys.
- * numerics: as the forward; a device's matrix instruction sums dk and dv per query head,
- * over its rows in order from the first of the sequence that sees the key's block, then
- * over the heads in order
+ * Requires causal attention and no table of blocks. Sequences share no keys, not even
+ * those before pos, and are ordered by their keys.
+ * numerics: as the forward. A device's matrix instruction sums dk and dv per query head,
+ * over query rows in order from the first row that sees the key's block, and then over
+ * the heads in order
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
                               struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not
- * depend on N, on the other outputs, or on the threads: per (row, tile) maximum and sums,
- * combined in tile order in double.   memory: O(N tiles) statistics and one tile per
- * thread.
+/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. The maximum and sums
+ * of each (row, tile) are combined in tile order in double, so a row's bits do not depend
+ * on N, on the other outputs or on the threads.   memory: O(N tiles) statistics and one
+ * tile per thread.
  * errors: SHAPE, DTYPE, EINVAL (id out of range) */
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
@@ -909,7 +909,8 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_op_head, then draws a token for every row, without copying logits to the host.
- * out: lse, top_ids, top_logp at most; h: no more than hidden, weight, top_k.
+ * out->lse must be set, and out->logits and h's inv_temp, target, indices, sets and
+ * anchor must be NULL.
  * numerics: token, logp and kept set equal kg_sampler_draw's on the same logits, bit for
  * bit.
  * errors: as kg_op_head, UNSUPPORTED if the backend has no such slot */

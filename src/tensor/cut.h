@@ -1,8 +1,8 @@
 /* Divides the output of a product into blocks for threads.
  *
  * A block is some rows by some panels of columns. The value of an element does not depend
- * on the division. The division may therefore follow the number of threads, in both
- * directions, for equal work per thread with blocks as large as possible.
+ * on the division. So the number of row and column blocks may depend on the number of
+ * threads: threads get equal work in blocks as large as possible.
  */
 #ifndef KG_TENSOR_CUT_H
 #define KG_TENSOR_CUT_H
@@ -25,9 +25,9 @@ struct kg_cut_block {
 };
 
 /* Sets row_blocks and col_blocks, for blocks of at most most_rows and most_panels, as far
- * as the units allow. The cost of a block is its multiplications plus its reads; the
- * thread with most blocks ends last, and half a block more is added for threads that
- * share their core. */
+ * as the units allow. Minimises the cost of the thread with the most blocks. A block
+ * costs its multiplications plus its reads; half a block is added for threads that share
+ * a core. */
 void kg_cut_for(struct kg_tiling *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads);
 

@@ -24,8 +24,8 @@ struct kg_device_list {
 
 struct kg_device_opts {
     const char *device;    /* NULL: cpu */
-    const char *products;  /* implementation of bf16 products on a GPU; NULL: auto, or
-                            * cublas with one of the next two */
+    const char *products;  /* implementation of bf16 products on a GPU; NULL: auto, but
+                            * cublas if one of the next two is set */
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* see struct kg_cuda_opts; only with cublas */
     bool bf16;             /* bf16 products are needed */
@@ -55,7 +55,7 @@ kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUS
  * .., or "none: REASON". Uses no device.   errors: ENOMEM */
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* Opens a device by the library in the first of n folders that has it.
+/* Opens a device with the CUDA library in the first of n folders that has one.
  * errors: NOTFOUND (no library, lists the folders), EFORMAT (not a library of kedge),
  * ECONFLICT (another version; another device than before), EDEVICE (driver, device,
  * architecture), those of kg_blas_open (cuda/blas.h) */

@@ -49,8 +49,8 @@ KG_DRAW float kg_draw_exp(float x)
     return y.f;
 }
 
-/* Slightly above the log sum exp, so that z - above < 0 in spite of rounding; dividing by
- * the total cancels the factor. */
+/* A bound slightly above the log-sum-exp, so that z - above < 0 in spite of rounding.
+ * Probabilities are divided by their total, which cancels the bound. */
 KG_DRAW float kg_draw_above(double lse) { return (float)(lse + 1e-3 + 1e-6 * fabs(lse)); }
 
 /* A part of the row, divided into at most KG_DRAW_MOST_SPANS spans of whole blocks. */
@@ -73,8 +73,7 @@ KG_DRAW int32_t kg_draw_spans(const struct kg_draw_part *part)
     return (part->n + part->span - 1) / part->span;
 }
 
-/* In order. As in kg_draw_find, a device loads KG_DRAW_AT_ONCE values before it adds
- * them. */
+/* Sums x in order. As in kg_draw_find, device code loads KG_DRAW_AT_ONCE values first. */
 enum { KG_DRAW_AT_ONCE = 16 };
 KG_DRAW double kg_draw_sum(const double *x, int32_t n)
 {
@@ -89,8 +88,8 @@ KG_DRAW double kg_draw_sum(const double *x, int32_t n)
 }
 
 /* The first of x, none below 0, at which the running sum passes *target; if rounding
- * leaves *target beyond the end, the last one above 0. *target becomes the rest within
- * it. */
+ * leaves *target beyond the end, the last one above 0. The running sum before that
+ * element is subtracted from *target. */
 KG_DRAW int32_t kg_draw_find(double *target, const double *x, int32_t n)
 {
     double before = 0;
@@ -126,7 +125,7 @@ KG_DRAW bool kg_draw_before(struct kg_draw_candidate a, struct kg_draw_candidate
     return a.z > b.z || (a.z == b.z && a.id < b.id);
 }
 
-/* Weights below belong to candidates in order, relative to the first. */
+/* Weight of candidate i relative to candidate 0. Below, w[i] is this weight. */
 KG_DRAW double kg_draw_weight(const struct kg_draw_candidate *c, int32_t i)
 {
     return kg_real_exp((double)c[i].z - (double)c[0].z);
@@ -142,8 +141,9 @@ KG_DRAW bool kg_draw_truncates(const struct kg_draw *d, int32_t vocab)
     return !d->greedy && (d->top_p < 1 || d->min_p > 0 || kg_draw_top_k_is_on(d, vocab));
 }
 
-/* min_p keeps no logits this far below the largest (a bit more, for rounding). With
- * top-k, top-p is a share of all k candidates, so min_p must not narrow them first. */
+/* Logits this far below the largest fail min_p (the depth includes a margin for
+ * rounding). With top-k, top-p is a share of all k candidates, so min_p must not remove
+ * any first. */
 KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
 {
     if (d->min_p <= 0 || (kg_draw_top_k_is_on(d, vocab) && d->top_p < 1))
@@ -151,8 +151,8 @@ KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
     return 0.01f - (float)kg_real_log((double)d->min_p);
 }
 
-/* Depth below the largest logit of the first search for candidates; it doubles each time,
- * and beyond the second number it takes all ids. */
+/* The first search takes candidates at most kg_draw_depth below the largest logit. Each
+ * further search doubles the depth; beyond kg_draw_last_depth it takes all ids. */
 static const float kg_draw_depth = 6;
 static const float kg_draw_last_depth = 100;
 

@@ -14,7 +14,7 @@
 enum kg_dtype {
     KG_F32 = 0,
     KG_BF16,
-    KG_F16, /* only read from files, as the next; not for computing */
+    KG_F16, /* KG_F16 and KG_F64 are only read from files */
     KG_F64,
     KG_DTYPE_COUNT
 };

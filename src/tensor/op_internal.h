@@ -8,7 +8,7 @@
 #include "data/quants.h"
 #include "tensor/backend.h"
 
-/* Allowed types of an operand, and allowed panels (PANELS << layout), also of codes. */
+/* Allowed types of an operand, allowed panels (PANELS << layout), quantized panels. */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
 enum { CODED = 1 << 16 };
 
@@ -83,7 +83,7 @@ static inline kg_status check_vec(const char *op, const char *name, struct kg_ve
     return check_length(op, name, v.data, v.n, n, err);
 }
 
-/* The length of a norm's weight: its own, where rows of x are whole numbers of that. */
+/* Expected length of a norm's weight: w.n if it divides x.cols, else x.cols. */
 static inline int64_t norm_width(struct kg_mat x, struct kg_vec w)
 {
     return w.n > 0 && x.cols % w.n == 0 ? w.n : x.cols;

@@ -1,8 +1,8 @@
-/* Shared by attention forward and backward: tiles of queries and the places of keys.
+/* Shared by attention forward and backward: tiles of queries and rows of keys.
  *
  * A tile of queries holds `positions` consecutive positions of one sequence for all heads
- * of one KV head's group. Its rows are position-major, r = i*group + g, so that the rows
- * that see a later key block are always the last ones.
+ * of one KV head's group. Rows of a tile are position-major, r = i*group + g, so that the
+ * rows that see a later key block are always the last ones.
  */
 #ifndef KG_TENSOR_CPU_ATTENTION_INTERNAL_H
 #define KG_TENSOR_CPU_ATTENTION_INTERNAL_H

@@ -2,11 +2,11 @@
  *
  * Both operands of a tile are sequences of steps. A step is one dword: a pair of bf16 or
  * one fp32; for the right operand it is sixteen dwords of a panel. In bf16, sixteen steps
- * form a block, and only whole blocks occur: in element order for tile registers,
- * otherwise split into eight steps of the even chain and eight of the odd one. The left
- * bf16 operand is packed in the same order. Without an instruction for pairs it is
- * widened to floats: for each block the sixteen upper halves, then the sixteen lower
- * halves.
+ * form a block, and operands consist of whole blocks. A block is in element order for
+ * tile registers, otherwise split into eight steps of the even chain and eight of the odd
+ * one. The left bf16 operand is packed in the same order. Without an instruction for
+ * pairs, packing widens it to floats: for each block the sixteen upper halves, then the
+ * sixteen lower halves.
  */
 #ifndef KG_TENSOR_CPU_PRODUCT_INTERNAL_H
 #define KG_TENSOR_CPU_PRODUCT_INTERNAL_H
@@ -67,7 +67,7 @@ struct kg_cpu_strip {
     float *out;          /* row r, panel p at out + r*out_row + 16*p */
     int64_t out_row;     /* floats */
     bool first;          /* first chunk of the row: out = instead of out += */
-    /* for a tile: lines of the next strip's panels to prefetch per block */
+    /* for a tile: the next strip's panels, cache lines to prefetch per block */
     const char *ahead;
     int64_t lines;
 };
@@ -89,9 +89,9 @@ struct kg_cpu_side {
     int64_t right_panel; /* bytes */
     int64_t blocks;
 };
-/* C (=|+=) left times panels: squares [unit,unit+units) down the rows of C, for `panels`
- * panels; then += a second product, if there is one. The last square covers the last 32
- * rows of C. */
+/* C (=|+=) left times panels, then += a second product, if there is one. Computes
+ * `panels` panels of squares [unit,unit+units), counted down the rows of C; the last
+ * square covers the last 32 rows. */
 struct kg_cpu_squares {
     struct kg_mat c; /* more than KG_AMX_ROWS rows */
     bool add;
@@ -108,14 +108,14 @@ kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 /* ---- coded.c: panels of codes (tensor/coded.h) ---- */
 /* to <- steps [s0,s0+n), whole blocks, of a panel of m, in the layout of bf16 panels. */
 void kg_cpu_widen(char *to, struct kg_mat m, int64_t panel, int64_t s0, int64_t n);
-/* kg_cpu_sum_strip over all steps of one panel of m, without a panel of bf16. false: not
- * done for this number of rows on this instruction set */
+/* kg_cpu_sum_strip over all steps of one panel of m, without unpacking it.   returns
+ * false, with nothing done, if this instruction set has no kernel for that many rows */
 bool kg_cpu_sum_coded(const struct kg_cpu_strip *s, struct kg_mat m, int64_t panel,
                       int64_t rows);
 
 /* ---- product_pack.c: operands packed in step order ---- */
-/* Packs steps [s0,s0+n) of sixteen rows of m (layout rows) from row r0, rounded to t:
- * sums run along rows. */
+/* Packs steps [s0,s0+n) of sixteen rows of m (layout rows) from row r0, rounded to t, for
+ * sums that run along rows. */
 void kg_cpu_pack_rows(char *panel, enum kg_dtype t, struct kg_mat m, int64_t r0,
                       int64_t s0, int64_t n);
 /* The inverse: w[i] <- sixteen steps from step s of row i of a panel of m. */
