@@ -56,7 +56,7 @@ static inline bool kg_math_is_within(const fmpz_t n, slong limit)
 
 /* ---- the walk over a tree, shared by all kinds of numbers (eval.c) ---- */
 enum kg_math_answer { KG_MATH_NO, KG_MATH_YES, KG_MATH_WALK /* do the generic walk */ };
-/* Operations of one kind of numbers. z and x are such numbers, z is changed in place;
+/* Operations of one kind of numbers. z and x are of that kind, z is changed in place;
  * false, or NO, means there is no value. */
 struct kg_math_algebra {
     uint32_t functions; /* bit n: enum kg_math_func n */
@@ -94,7 +94,7 @@ struct kg_math_session {
     struct kg_math_budget *budget;
 };
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget);
-/* stopped: after the jump; frees the memory of the interrupted call. */
+/* stopped: by the jump; then frees the memory of the interrupted call. */
 void kg_math_session_end(bool stopped);
 /* Counts one evaluated node. */
 void kg_math_step(void);

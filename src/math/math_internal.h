@@ -113,7 +113,7 @@ enum kg_math_big {
     KG_MATH_DERIVATIVE,
 };
 enum { KG_MATH_ALL = 1, KG_MATH_ANY };
-enum kg_math_brackets { /* bit 0: left one is square, bit 1: right one is square */
+enum kg_math_brackets { /* bit 0: the left bracket is square; bit 1: the right */
                         KG_MATH_ROUND = 0,
                         KG_MATH_LEFT_SQUARE = 1,
                         KG_MATH_RIGHT_SQUARE = 2,
@@ -130,7 +130,7 @@ enum kg_math_relation {
     KG_MATH_APPROX,
     KG_MATH_EQUIV,
     KG_MATH_TO,
-    KG_MATH_OTHER, /* and above: similarity, implication, .., as numbered by commands.c */
+    KG_MATH_OTHER, /* and larger numbers, from commands.c: similarity, implication, .. */
 };
 
 enum {
@@ -229,7 +229,7 @@ enum kg_math_group {
     KG_MATH_G_DOTS,
     KG_MATH_G_UNIT,
     KG_MATH_G_SCALE,     /* op: power of ten */
-    KG_MATH_G_DOZEN,     /* op: the count */
+    KG_MATH_G_DOZEN,     /* op: how many, as 12 */
     KG_MATH_G_RADIAN,    /* if the value has pi, it is in radians */
     KG_MATH_G_LINK,      /* joins the words of a unit */
     KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: also the value after it */
@@ -246,13 +246,13 @@ const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
 /* Whether a command without a row is the name of a symbol, such as \alpha. */
 bool kg_math_is_symbol(const char *name, size_t n);
-/* The row of a word next to a value, ignoring case: rows of plain words, and words with a
- * meaning only there. NULL: unknown word. */
+/* The row of a word next to a value, ignoring case: a plain word, or one that has a
+ * meaning only next to a value. NULL: unknown word. */
 const struct kg_math_command *kg_math_beside_find(const char *name, size_t n);
 
 /* ---- deciding ---- */
 struct kg_math_near {
-    bool on;         /* decimal fractions occur: nearly equal counts */
+    bool on;         /* decimal fractions occur: nearly equal suffices */
     int decimals;    /* number of decimals to round to */
     double absolute; /* > 0: |a - b| at most this */
 };
@@ -271,7 +271,7 @@ int kg_math_order(struct kg_math_decider *d, int a, int b);
  * the factor. */
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
                                           int *sign);
-/* Whether f, a tree with the BOUND name, is certainly bounded between the limits. */
+/* Whether f is certainly bounded while the BOUND name is between low and high. */
 bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int high);
 /* The value of an infinite sum of rational terms, as "n" or "n/m".   returns false if not
  * found */
@@ -301,8 +301,8 @@ size_t kg_math_value_command(const char *p, const char *end);
 /* The end of a formula without delimiters that starts at p: values joined by operators or
  * adjacent, at least one of them a command.   returns p if there is none */
 const char *kg_math_bare_end(const char *p, const char *end);
-/* Whether the text around a number (or formula), within start to end, makes it another
- * value or a part of a larger formula. */
+/* Whether the text from start to end around a number (or formula) changes the number's
+ * value or makes the number part of a larger formula. */
 bool kg_math_is_altered(const char *start, struct kg_math_text number, bool formula,
                         const char *end);
 struct kg_math_found {
@@ -313,7 +313,7 @@ struct kg_math_found {
 /* The contents of the last \boxed{} or \fbox{}; len < 0 if there is none. */
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
 /* Keeps the text after the last </think> and before a later <think>.   returns false if a
- * thought was opened and never closed */
+ * <think> was never closed */
 bool kg_math_after_thinking(struct kg_math_text *t);
 /* The text before the first end-of-turn token. */
 struct kg_math_text kg_math_before_end_token(struct kg_math_text t);
@@ -358,7 +358,7 @@ struct kg_math_parser {
     const char *end;
     int depth;
     int flags;
-    int brackets; /* open ( or [: a comma separates */
+    int brackets; /* open ( or [: a comma separates items */
     int bars;     /* open |: the next one closes */
     /* right of a relation: \mod belongs to the relation and is not an operator */
     int related;
@@ -418,9 +418,9 @@ int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *ro
 int kg_math_parse_derivative(struct kg_math_parser *p);
 int kg_math_parse_differential(struct kg_math_parser *p);
 
-/* Shared by the files of the comparison. compare.c: lists, relations, words, values, and
- * the choice between the kinds. compare_sets.c: intervals and unions. compare_matrix.c:
- * matrices. compare_names.c: renamed parameters and residue classes.
+/* Shared by the files that compare two trees. compare.c: lists, relations, words, values,
+ * and the choice between the kinds. compare_sets.c: intervals and unions.
+ * compare_matrix.c: matrices. compare_names.c: renamed parameters and residue classes.
  * calculus.c: evaluation of derivatives, integrals and limits before the comparison. */
 
 typedef enum kg_math_verdict verdict;
@@ -487,8 +487,8 @@ int kg_math_derived(struct kg_math_compare *c, int node, int name, bool partial)
  * parameters. */
 verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer);
 
-/* Whether each side has a name that the other lacks (x > 1 is not y > 1), or the items of
- * one side do among themselves. */
+/* Whether each side has a name that the other lacks (x > 1 is not y > 1), or two items of
+ * one side have. */
 bool kg_math_names_conflict(const struct kg_math_compare *c, int gold, int answer);
 
 bool kg_math_is_matrix(const struct kg_math_compare *c, int node);
