@@ -9,7 +9,7 @@
 #define KG_EXPORT_TYPES "f32|f16|bf16|q8_0|q4_0|q4_k|q6_k"
 
 struct kg_export_opts {
-    const char *adapter; /* PEFT folder beside the model, written instead of it; NULL */
+    const char *adapter; /* PEFT folder, exported instead of the model; or NULL */
     const char *type;    /* of matrices: one of KG_EXPORT_TYPES. NULL: as stored */
     struct kg_opt_list ignore;
 };

@@ -15,14 +15,14 @@ struct kg_expert_acts {
     struct kg_route route;
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
-    struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert, as the next */
+    struct kg_mat sgate; /* (N,Fs) ct; this and sup: no data without a shared expert */
     struct kg_mat sup;   /* (N,Fs) ct, beside sgate where kg_joins */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
 struct kg_expert_scratch {
     struct kg_mat logits; /* (N,E) fp32, then their gradients */
-    struct kg_mat narrow; /* (N,E) ct: the same, rounded */
+    struct kg_mat narrow; /* (N,E) ct: gradients of logits, rounded */
     struct kg_mat rows;   /* (R,D) ct, grouped by expert: rows of h2, then of dy */
     struct kg_mat act;    /* (R,Fe) ct */
     struct kg_mat dact;   /* (R,Fe) fp32 */
@@ -31,7 +31,7 @@ struct kg_expert_scratch {
     struct kg_mat sact;   /* (N,Fs) ct */
     struct kg_mat dsact;  /* (N,Fs) fp32 */
     struct kg_mat dshare; /* (N,1) fp32 */
-    struct kg_mat sone;   /* (N,1) ct: the same, rounded */
+    struct kg_mat sone;   /* (N,1) ct: dshare, rounded */
 };
 
 /* Activations of one layer. */
@@ -80,8 +80,8 @@ struct kg_staged {
     struct kg_ivec pos;    /* (N) */
     struct kg_ivec rows;   /* (n_rows) indices into the pack */
     struct kg_ivec keys;   /* (J) key rows of each sequence; empty: its own rows */
-    /* before a backward, where in keys row n stands: of places (J), the ones before
-     * key_ends (N) of n that are not before that of n - 1, ascending */
+    /* before a backward: row n is in `keys` at places[key_ends[n-1]..key_ends[n]), which
+     * ascend; places (J), key_ends (N) */
     struct kg_ivec key_ends, places;
     struct kg_ivec blocks;  /* of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
@@ -93,7 +93,7 @@ struct kg_staged {
     int32_t n_seqs;
     const struct kg_draw *how; /* (n_rows) or NULL */
     const float *inv_temp;     /* (n_rows) or NULL */
-    int32_t n_runs;            /* of the acts' runs */
+    int32_t n_runs;            /* number of kg_acts.runs in use */
     struct kg_ivec from;       /* (N) see kg_op_feed; or empty */
 };
 /* Staging of a pack: host buffers and the backend's copy. There are as many host banks as
@@ -124,8 +124,8 @@ struct kg_acts {
     /* scratch of forward and backward */
     struct kg_mat act; /* (N,F) ct: silu(gate) up; then its gradient */
     struct kg_mat qf;  /* (N,Q) fp32: dq */
-    struct kg_mat kf;  /* (N,Kd) fp32, after it; as vf */
-    struct kg_mat vf;  /* (N,Kd) fp32: before that, q, k and v before rounding */
+    struct kg_mat kf;  /* (N,Kd) fp32: dk; follows qf in memory, as vf follows kf */
+    struct kg_mat vf;  /* (N,Kd) fp32: dv; in the forward, they hold q, k, v */
     struct kg_mat dy;  /* (N,D) ct: gradient of the residual stream, rounded */
     /* (N,D) fp32: gradient of h1 or h2; output of a branch before it is added to x */
     struct kg_mat dh;
@@ -134,8 +134,8 @@ struct kg_acts {
     struct kg_mat gate_wide;
     /* for adapters only */
     struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B; with experts (R,r) */
-    struct kg_mat low;      /* (N,r) ct: s times that; equal to low_wide in fp32 */
-    struct kg_vec wide; /* fp32, size of the largest: sums before rounding; not in fp32 */
+    struct kg_mat low;      /* (N,r) ct: s low_wide, rounded; is low_wide if ct is fp32 */
+    struct kg_vec wide;     /* fp32 sums of the largest result; none if ct is fp32 */
     struct kg_expert_scratch experts;
     int32_t routed;    /* Lx: number of layers with experts */
     int32_t k;         /* K */
@@ -154,8 +154,8 @@ struct kg_acts {
     int64_t kept;           /* N of the last kept forward; 0: none */
 };
 
-/* Whether one product makes q, k and v: where weights lie in rows, those that follow each
- * other are a matrix. */
+/* Whether one product computes q, k and v: if weights have layout KG_ROWS, matrices that
+ * follow each other in memory form one matrix. */
 static inline bool kg_joins(const struct kg_model *m)
 {
     return m->backend->weights == KG_ROWS;
@@ -181,7 +181,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
                         const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
 /* Maximum rank of the adapters of m and of models mixed in; 0: none. */
 int32_t kg_stage_rank(const struct kg_model *m);
-/* Initial size for packs of max_tokens; block tables may need more. */
+/* Initial staged integers for packs of max_tokens; block tables may need more. */
 int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens);
 /* Number of banks, one per step that may be in flight. */
 static inline int kg_stage_banks(const struct kg_backend *be) { return be->feed ? 2 : 1; }
@@ -204,8 +204,8 @@ struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p);
 struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l);
 /* Scratch for this pack's attention; nothing else uses its memory meanwhile. */
 struct kg_key_acts kg_walk_keys(const struct kg_walk *p);
-/* Attention of layer l within the rows of the pack. For a pack with shared prefixes it
- * gathers the keys of each sequence. */
+/* *out <- the operands of layer l's attention within the pack. For a pack with shared
+ * prefixes, gathers the keys of each sequence. */
 kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
                        const struct kg_layer_acts *a, struct kg_err *err) KG_MUST_CHECK;
 /* Rotates gradients of queries or keys of layer l back by their positions. */
@@ -222,13 +222,13 @@ kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts 
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* experts.c. x_out = x_mid + the experts of h2 and the shared one; without `whole` only
- * their gates and ups. a: of a layer with experts, with h2 computed */
+/* experts.c. x_out = x_mid + the experts of h2 and the shared one; if not `whole`, only
+ * their gate and up. a: activations of a layer with experts, with h2 computed */
 kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
                              const struct kg_layer_acts *a, bool whole,
                              struct kg_err *err) KG_MUST_CHECK;
-/* dh (N,D) fp32 out: the gradient of h2, for dx (N,D) fp32 of x_out. dy: dx in ct, may
- * share memory with dh */
+/* dh (N,D) fp32 out: the gradient of h2. dy (N,D) ct: the gradient of x_out; may share
+ * memory with dh */
 kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
                          const struct kg_layer_acts *a, struct kg_mat dy,
                          struct kg_mat dh, struct kg_grads grads,
@@ -242,8 +242,8 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate,
                     struct kg_err *err) KG_MUST_CHECK;
-/* y[j] = x w[j]^T for each of n weights: in rows without adapters as one operation, and
- * as one product if the weights follow each other and so do all y, as columns of a
+/* y[j] = x w[j]^T for each of n weights. Rows without adapters take one operation: one
+ * product, if the weights follow each other in memory and all y are adjacent columns of a
  * matrix. n: at most KG_PRODUCTS_AT_ONCE */
 kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
                            struct kg_mat x, const struct kg_param *const *w,
@@ -252,21 +252,21 @@ kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *
  * an adapter
  *     dB += dy^T t;   dA += u^T x,   u = s (dy B);   dx += u A
  * and u and dx are rounded as t and y are.
- * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate; without
- * data: only gradients of trained parameters */
+ * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate; no data:
+ * only gradients of trained parameters */
 kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
                         const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
                         struct kg_mat dx, bool accumulate,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The products above, for experts: each row of y uses its expert's matrix. of_0: matrix
- * of expert 0 */
+/* kg_linear for experts: each row of y uses its expert's matrix. of_0: matrix of expert
+ * 0 */
 kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
                             struct kg_mat y, struct kg_mat x, struct kg_param *of_0,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The two parts of kg_linear_bwd, for products whose x changes in between: gradients of
- * trained parameters; dx in fp32. r: for experts, with w of expert 0; NULL: one w for all
- * rows */
+/* kg_linear_bwd in two parts, so that x may change in between: _grads adds gradients of
+ * trained parameters, _back computes dx in fp32. r: for experts, with w of expert 0;
+ * NULL: one w for all rows */
 kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r,
                           struct kg_grads grads, struct kg_param *w, struct kg_mat dy,
                           struct kg_mat x, struct kg_err *err) KG_MUST_CHECK;

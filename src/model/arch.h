@@ -1,4 +1,4 @@
-/* The table of architectures: the parts of a model of each model_type of HuggingFace.
+/* The table of architectures: the features of each model_type of HuggingFace.
  *
  * An architecture is a row. Loading, saving, forward and backward test features, never
  * names, so an architecture made of existing parts needs just a row (docs/extending.md).
@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Features of a model. A row has those of every model of its type; a config.json adds
- * biases (kg_model_config_features). */
+/* Features of a model. A row has the features that all models of its type share; a
+ * config.json may add biases (kg_model_config_features). */
 enum kg_feature {
     KG_QKV_BIAS = 1 << 0,   /* of q, k, v */
     KG_O_BIAS = 1 << 1,     /* of the output projection */
@@ -63,10 +63,10 @@ enum kg_reads {
     /* for experts: */
     KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, instead of num_experts */
     KG_READS_EXPERT_FFN =
-        /* moe_intermediate_size differs from that of layers without experts, which are
+        /* moe_intermediate_size is the width of experts; layers without experts are
          * listed */
     1 << 17,
-    KG_READS_NORMALISE = 1 << 18, /* norm_topk_prob, which is always true in others */
+    KG_READS_NORMALISE = 1 << 18, /* norm_topk_prob; true in other classes */
 };
 
 /* Activation of the gate. */
@@ -75,16 +75,16 @@ enum kg_act { KG_ACT_SILU, KG_ACT_GELU_TANH, KG_ACTS };
 /* The layers with a sliding window. */
 enum kg_windows {
     KG_WINDOWS_NONE, /* not supported by the class */
-    /* with use_sliding_window: those of layer_types, or else from max_window_layers on */
+    /* with use_sliding_window: by layer_types, else layers from max_window_layers on */
     KG_WINDOWS_SWITCHED,
-    /* with use_sliding_window: those of layer_types, or else those without rope */
+    /* with use_sliding_window: by layer_types, else layers without rope */
     KG_WINDOWS_NO_ROPE,
     KG_WINDOWS_SWITCHED_ALL, /* with use_sliding_window: all */
     /* with use_sliding_window: by layer_types, or every other one before
      * max_window_layers */
     KG_WINDOWS_SWITCHED_TURNS,
     KG_WINDOWS_ALL,       /* all, if sliding_window is a number */
-    KG_WINDOWS_ALTERNATE, /* those of layer_types, else all but each default_pattern-th */
+    KG_WINDOWS_ALTERNATE, /* by layer_types, else all but every default_pattern-th */
 };
 
 struct kg_arch {
@@ -132,8 +132,8 @@ enum kg_dim {
  * pointer to it in struct kg_layer_params. */
 struct kg_tensor_row {
     /* after "model.layers.N."; consecutive rows with the same suffix are row ranges of
-     * one tensor in the file; %d means a tensor per expert. In a sequence of such rows
-     * all tensors of one expert come first, and the slot is expert 0's */
+     * one tensor in the file; %d means a tensor per expert. Consecutive rows with %d are
+     * listed expert by expert, and `slot` is expert 0's */
     const char *suffix;
     enum kg_dim rows;
     enum kg_dim cols;

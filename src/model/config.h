@@ -37,7 +37,7 @@ enum kg_layer_kind {
 struct kg_experts_config {
     int32_t n;                            /* E; 0: no experts */
     int32_t k;                            /* experts per token */
-    int32_t ffn;                          /* of an expert */
+    int32_t ffn;                          /* width of an expert */
     int32_t shared_ffn;                   /* width of the shared expert; 0: none */
     bool normalise;                       /* weights of a token are normalised to sum 1 */
     int32_t step;                         /* layers step-1, 2 step-1, .. have experts, */
@@ -71,7 +71,7 @@ struct kg_model_config {
     double logit_divisor;
     double score_scale;
     double query_scalar;  /* score_scale is 1/sqrt of this, if the file has it */
-    double score_softcap; /* 0: none, as the next */
+    double score_softcap; /* 0: none, as logit_softcap */
     double logit_softcap;
     double rope_local_theta; /* of layers with KG_LAYER_LOCAL_ROPE */
     enum kg_rope rope;       /* with the fields below, if its type has them */
@@ -107,10 +107,10 @@ struct kg_model_config {
 /* Reads dir/config.json, and the EOS set of dir/generation_config.json if present. `tied`
  * follows the weights of dir, if present: a head that differs from the embedding is not
  * tied, even if config.json says so, as in transformers 5.
- * ignore: fields without effect according to the user (model.ignore); NULL: none errors:
- * NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name), EINVAL
- * (impossible sizes), ECONFLICT (`ignore` names a known field); those of the weights'
- * files */
+ * ignore: fields without effect according to the user (model.ignore); NULL: none
+ * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name),
+ * EINVAL (impossible sizes), ECONFLICT (`ignore` names a known field); those of the
+ * weights' files */
 kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
                                const struct kg_opt_list *ignore,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -125,12 +125,12 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
                                 const char *torch_dtype, const struct kg_json *source,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Sets layers, factors and activation for a new model of c's class and sizes to the
- * defaults of the class, without an optional window, and with scores scaled by
+/* For a new model of c's class and sizes: sets layers, factors and activation to the
+ * defaults of the class. Optional windows are off, and scores are scaled by
  * 1/sqrt(head_dim). */
 kg_status kg_model_config_usual(struct kg_model_config *c,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Whether a field has no effect and is preserved. */
+/* Whether a field has no effect and kg_model_config_write preserves it. */
 bool kg_model_config_keeps(const char *key, const struct kg_json *value);
 /* Features of the model: those of the row and those the file adds. */
 uint32_t kg_model_config_features(const struct kg_model_config *c);

@@ -39,7 +39,7 @@ kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool
 kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK;
 bool kg_config_ignores(const struct kg_config_reader *r, const char *key);
 
-/* Each reads the part in its file's header comment; family and sizes must already be
+/* Each reads the fields named at the top of its file; class and sizes must already be
  * read. */
 kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
 /* Whether the class needs use_sliding_window for its window. */

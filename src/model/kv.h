@@ -4,8 +4,8 @@
  * Layers are of two kinds, with separate pools, block numbers and tables: those whose
  * queries see all earlier keys, and those with a window. A table names the block of every
  * position, so both kinds count positions alike. An entry that no query will see again
- * may name any block, also one reused by another position. So a sequence holds only as
- * many blocks of layers with a window as the window covers.
+ * may name any block, also one reused by another position. So for layers with a window, a
+ * sequence holds only the blocks that the window covers.
  */
 #ifndef KG_MODEL_KV_H
 #define KG_MODEL_KV_H
@@ -23,7 +23,7 @@ enum kg_kv_kind { KG_KV_ALL, KG_KV_WINDOW, KG_KV_KINDS };
 struct kg_kv_size {
     int64_t of[KG_KV_KINDS];
 };
-/* Places of a sequence's keys: position p is in row p % KG_KV_BLOCK of block of[kind][p /
+/* Where a sequence's keys are: position p is in row p % KG_KV_BLOCK of block of[kind][p /
  * KG_KV_BLOCK]. Borrowed; NULL: no layer of that kind, or no cache. */
 struct kg_kv_tables {
     const int32_t *of[KG_KV_KINDS];
@@ -55,10 +55,9 @@ static inline int64_t kg_kv_first_seen(int64_t pos, int64_t window)
 {
     return pos < window ? 0 : (pos - window + 1) / KG_KV_BLOCK;
 }
-/* Number of blocks over which a table of this many entries can be circular: entries i and
- * i + n name the same block. Forwards compute up to n_tokens of its sequence at once.
- * This is the maximum number of blocks that window + n_tokens - 1 positions touch, from
- * the first key seen to the last key written. */
+/* The period n of a circular table: its entries i and i + n name the same block. n is the
+ * maximum number of blocks that window + n_tokens - 1 positions touch, from the first key
+ * seen to the last key written, if a forward computes up to n_tokens of the sequence. */
 static inline int64_t kg_kv_round(int64_t entries, int64_t window, int64_t n_tokens)
 {
     int64_t n = (window + n_tokens + KG_KV_BLOCK - 3) / KG_KV_BLOCK + 1;

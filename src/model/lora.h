@@ -1,6 +1,6 @@
 /* Low-rank adapters (LoRA): W stays unchanged, and for each target
  *     y = x W^T + s (x A^T) B^T,   A (r, in),  B (out, r),
- *     s = alpha / r, or alpha / sqrt(r) rank-stabilised, r and alpha of the target
+ *     s = alpha / r, or alpha / sqrt(r) if rank-stabilised; r and alpha are the target's
  * Only A and B are trained. linear.c documents the rounding.
  * source: Hu et al. 2021, arXiv 2106.09685; Kalajdzievski 2023, arXiv 2312.03732
  *
@@ -20,13 +20,13 @@ struct kg_param;
 
 enum { KG_LORA_TARGETS = 64, KG_LORA_NAME = 96, KG_LORA_RULES = 1024 };
 
-/* Rules of adapter_config.json besides the list of targets. Regular expressions have
+/* Rules of adapter_config.json that change targets, r or alpha. Regular expressions have
  * Python's syntax and match whole names or suffixes after a dot (text/pattern.h). */
 enum kg_lora_kind {
     KG_LORA_TARGET_RE,  /* whole names; replaces the list */
-    KG_LORA_EXCLUDE,    /* a suffix, as in the list of targets: not a target */
+    KG_LORA_EXCLUDE,    /* a suffix, as in the list; its modules are no targets */
     KG_LORA_EXCLUDE_RE, /* whole names */
-    KG_LORA_LAYER,      /* value: the only layers for suffixes in the list */
+    KG_LORA_LAYER,      /* value: a layer; suffixes in the list match in these only */
     KG_LORA_RANK,       /* suffix; value: rank; the first match wins */
     KG_LORA_ALPHA,      /* suffix; value: alpha; the first match wins */
 };

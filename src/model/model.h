@@ -2,16 +2,16 @@
  * sequences, and the paged KV cache. Sampler and trainer call the same forward on the
  * same weights.
  *
- * Parameters. `compute` is read by matrix products: bf16 or fp32, in panels; a tied
- * embedding and head share one copy. A model opened for inference packs the checkpoint
- * while reading it and keeps nothing else. A model opened for training also owns fp32
- * master weights (`master`), and kg_model_refresh packs them again after every update.
+ * Parameters. Matrix products read `compute`: bf16 or fp32, in panels; a tied embedding
+ * and head share one copy. A model opened for inference packs the checkpoint while
+ * reading it and keeps nothing else. A model opened for training also owns fp32 master
+ * weights (`master`), and kg_model_refresh packs them again after every update.
  *
- * In a model with adapters (lora.h) only the adapters are trained: its base weights are
- * as in a model for inference, and slabs hold A and B only. Models may share one base.
+ * In a model with adapters (lora.h) only the adapters are trained: the base has no master
+ * weights, and slabs hold A and B only. Models may share one base.
  *
- * Ranks may cut the master weights: each has its part of every slab, and `compute` is
- * complete on all ranks.
+ * Ranks may divide the master weights: each rank has its cut of every slab and the
+ * complete `compute`.
  *
  * For a model on a device, master weights and also `compute` of the layers may be in host
  * memory instead (enum kg_on_host); the results have the same bits.
@@ -35,12 +35,12 @@ struct kg_param {
     const char *name; /* HF tensor name; owned by the model */
     int64_t rows;     /* 1-D tensors: rows 1 */
     int64_t cols;
-    int64_t file_row;      /* first row within the file's tensor, which several */
-    int64_t file_rows;     /* parameters may share: rows of that tensor */
+    int64_t file_row;      /* first row within the file's tensor */
+    int64_t file_rows;     /* rows of that tensor, which parameters may share */
     int n_dims;            /* 1 or 2 in the file */
     bool is_product;       /* used in products, in ct; else fp32 (norms, biases) */
     int64_t offset;        /* in elements of the fp32 slabs; -1: frozen */
-    struct kg_mat compute; /* (rows, cols) panels of ct or codes; of vectors fp32 */
+    struct kg_mat compute; /* (rows, cols) panels of ct or codes; fp32 for vectors */
     bool plus_one;         /* a norm with compute = 1 + w */
     float *as_stored;      /* (cols) w if plus_one, in the backend's memory; else NULL */
     float *master;         /* (rows, cols) fp32; NULL for inference, frozen or cut */
@@ -49,7 +49,7 @@ struct kg_param {
 
 struct kg_layer_params {
     struct kg_param *norm1, *norm2; /* before attention and feed-forward, or NULL */
-    struct kg_param *post1, *post2; /* after them, or NULL */
+    struct kg_param *post1, *post2; /* after attention and feed-forward, or NULL */
     struct kg_param *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
     struct kg_param *bq, *bk, *bv, *bo;   /* NULL without bias */
     struct kg_param *bgate, *bup, *bdown; /* NULL without bias */
@@ -117,9 +117,9 @@ struct kg_model_opts {
     const struct kg_backend *backend; /* NULL: the default */
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
-    /* borrowed; keeps the frozen matrices in blocks of this type (data/quants.h), or
-     * "as_stored": those that are blocks in the file. Their values are decoded from the
-     * blocks and rounded to bf16. NULL: all in ct */
+    /* borrowed; type of the blocks (data/quants.h) that hold frozen matrices;
+     * "as_stored": as in the file. Values are decoded and rounded to bf16. NULL: all in
+     * ct */
     const char *base_dtype;
     const char *source; /* borrowed; for an outline with as_stored: the checkpoint */
     enum kg_on_host on_host;
@@ -127,7 +127,7 @@ struct kg_model_opts {
     const struct kg_lora *lora;  /* borrowed; adapters to add. NULL: none */
     const char *adapter;         /* borrowed; folder with their values. NULL: new ones */
     uint64_t seed;               /* for new adapters */
-    const struct kg_model *base; /* borrowed, for an outline: shares its frozen weights */
+    const struct kg_model *base; /* borrowed; an outline may share its frozen weights */
     /* borrowed: each rank has a cut (kg_cut_of) of the master weights, and `compute` is
      * collected from all; functions documented as collective must then be called by all.
      * NULL, or a single rank: no cuts */
@@ -142,7 +142,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Reads a checkpoint folder. Every tensor of the architecture must be present with its
- * shape, and no others except those that cannot affect log-probs (files.c).
+ * shape. Other tensors are refused unless they cannot affect log-probs (files.c).
  * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
 kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts,
@@ -168,8 +168,8 @@ kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *c
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
-/* The base with other adapters, or without any (opts: lora, adapter, seed). It copies
- * nothing of base, which must outlive it. */
+/* A model of base's weights with other adapters or none (opts: lora, adapter, seed). It
+ * copies nothing of base, which must outlive it. */
 kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
@@ -195,11 +195,11 @@ struct kg_bytes {
 struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl);
 /* Backend memory of `compute`, without the master weights. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
-/* Maximum workspace of its products: reserved on opening. */
+/* Maximum workspace of m's products, reserved when m is opened. */
 uint64_t kg_model_product_bytes(const struct kg_model *m);
 
 static inline uint64_t kg_bytes_sum(struct kg_bytes b) { return b.there + b.host; }
-/* Memory that a model uses, or, as an outline, would use. */
+/* Memory that a model uses, or that an outline would use. */
 struct kg_model_memory {
     struct kg_bytes master;
     struct kg_bytes read; /* `compute`, with norms and biases */
@@ -212,8 +212,7 @@ static inline size_t kg_model_first_trained(const struct kg_model *m)
     return m->lora ? m->n_base : 0;
 }
 
-/* Number of parameters, of all experts or only those of one token, without alignment
- * padding. */
+/* Number of parameters without alignment padding: all, and those that one token uses. */
 int64_t kg_model_parameters(const struct kg_model *m);
 int64_t kg_model_active_parameters(const struct kg_model *m);
 /* Whether some trained parameter affects a router's choice: the router itself, or a
@@ -221,11 +220,10 @@ int64_t kg_model_active_parameters(const struct kg_model *m);
 bool kg_model_moves_routers(const struct kg_model *m);
 
 /* Writes dir/, which must be absent or empty: config.json, model.safetensors (sharded
- * with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at source_dir:
- * tokenizer files, generation_config.json, chat template, and the fields of its
- * config.json without effect (NULL: the model's own dir). dtype BF16 or F32; from
- * `weights` if given (e.g. an average), else master.
- * For a model with adapters it writes only these, as PEFT does (adapter_config.json,
+ * with an index above shard_bytes; 0 = 4 GiB), and copies from source_dir: tokenizer
+ * files, generation_config.json, chat template, and fields of config.json without effect.
+ * dtype BF16 or F32; values of `weights` if given (e.g. an average), else master.
+ * For a model with adapters, writes only the adapters, as PEFT does (adapter_config.json,
  * adapter_model.safetensors, fp32), or with `merge` the merged checkpoint. */
 enum kg_save_part {
     KG_SAVE_ALL,
@@ -265,8 +263,9 @@ struct kg_pack {
     int64_t n;                      /* N */
     const struct kg_pack_seq *seqs; /* (n_seqs): together N tokens */
     int32_t n_seqs;
-    /* Sequences may share a prefix, which the pack stores once. For each sequence, one
-     * after another: the rows of positions 0 to pos + n - 1; its own begin at pos. */
+    /* Sequences may share a prefix, which the pack stores once. keys lists, sequence by
+     * sequence, the pack's rows of positions 0 to pos + n - 1; the sequence's own rows
+     * begin at pos. */
     const int32_t *keys; /* (n_keys) */
     int64_t n_keys;      /* 0: nothing is shared */
 };
@@ -287,10 +286,10 @@ void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
  * that every pack has (keys, given experts). */
 struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
                               bool checkpoint, int64_t more);
-/* Limit of the keys of a pack with shared prefixes; at least max_tokens. */
+/* Maximum kg_pack.n_keys of a pack with shared prefixes; at least max_tokens. */
 int64_t kg_acts_keys(const struct kg_model *m, int64_t max_tokens);
 
-/* As a token's first expert: the router chooses. */
+/* If a token's first expert is this, the router chooses. */
 enum { KG_NO_EXPERT = UINT16_MAX };
 /* (n,C) out: the experts of tokens [row, row+n) of the last forward, in the format of
  * kg_forward. */
@@ -301,10 +300,10 @@ kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int6
  * the Lx layers with experts. */
 kg_status kg_acts_load(int64_t *counts, struct kg_acts *acts,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Starts copying the results of kg_acts_load and kg_acts_p_sum to the host; after any
- * later wait for the backend they do not wait. */
+/* Starts copying the results of kg_acts_load and kg_acts_p_sum to the host. After any
+ * later wait for the backend, neither function waits. */
 kg_status kg_acts_load_later(struct kg_acts *acts, struct kg_err *err) KG_MUST_CHECK;
-/* Host memory, allocated at first use. */
+/* Host memory of kg_acts_load, allocated at first use. */
 uint64_t kg_acts_load_bytes(const struct kg_model_config *c, int64_t max_tokens);
 /* Adds a loss that is linear in the routers' probabilities p to later kept forwards:
  * sum_e balance[e] sum_{l,t} p[l,t,e]; the backward adds its gradient. balance (E) on the
@@ -326,11 +325,11 @@ struct kg_forward {
     struct kg_kv *kv;
     bool keep;
     /* (N,C) preset experts of tokens, C = kg_model_config_choices; NULL: routers choose.
-     * The router's weights, over the token's experts */
+     * The router still gives their weights */
     const uint16_t *experts;
     const int32_t *rows; /* (n_rows) indices in the pack, copied to the backend with it */
     int64_t n_rows;
-    /* how to draw a token of each row, also copied; or NULL */
+    /* how to draw a token of each row, copied with the pack; or NULL */
     const struct kg_draw *how; /* (n_rows) */
     const float *inv_temp;     /* (n_rows) */
     /* for each token, the row of the previous step whose drawn token replaces it, or -1;
@@ -355,7 +354,7 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
 struct kg_grads {
     float *data; /* fp32, in the backend's memory; borrowed */
     int64_t first;
-    /* data covers the whole slab, so a gradient of two stages is complete in it */
+    /* data covers the whole slab, also a gradient that two stages add to */
     bool whole;
 };
 static inline struct kg_grads kg_grads_all(float *slab)

@@ -35,7 +35,7 @@ struct kg_model_priv {
     int32_t there;       /* the layer in that buffer; -1: none */
 };
 
-/* The permanent place of a matrix for products. */
+/* Where a matrix for products is stored permanently. */
 struct kg_stored {
     const struct kg_backend *backend;
     struct kg_mat mat;
@@ -81,7 +81,7 @@ bool kg_lora_on_experts(const struct kg_model *m);
  * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
 kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The tensors of a folder, with names, shapes and base as m has them. */
+/* Opens a folder's tensors and checks names, shapes and base against m. */
 kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_load(struct kg_model *m, const char *dir,
@@ -152,10 +152,10 @@ kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l,
 
 /* Allocates the master slab; sets master of every trained param. */
 kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Allocates both for a model without adapters; sets compute of every param. */
+/* Allocates all memory of a model without adapters; sets compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
-/* Stores elements [first, first+n) of the slabs, as far as they are in this rank's
+/* Stores those of elements [first, first+n) of the master slab that are in this rank's
  * cut. */
 kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *values,
                               int64_t n, struct kg_err *err) KG_MUST_CHECK;
@@ -167,8 +167,8 @@ kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
 /* Collects `compute` from the cuts of all ranks (collect.c). */
 kg_status kg_model_collect(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
-/* Reads n elements of p from `first` on as `dtype`, from a slab of its model, or if NULL
- * from `compute`. */
+/* Reads n elements of p from `first` on as `dtype`.   weights: a slab of m; NULL: reads
+ * `compute` */
 kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m,
                         const struct kg_param *p, const struct kg_slab *weights,
                         int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;

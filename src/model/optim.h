@@ -56,8 +56,8 @@ struct kg_optim_opts {
     double clip_norm;          /* 0: no clipping */
     enum kg_schedule schedule; /* after warmup */
     int64_t warmup_updates;    /* linear from lr/warmup to lr */
-    /* 0; or the number of updates per step of the warmup, which is constant within a step
-     * and 0 in the first */
+    /* > 0: the warmup is a stair with this many updates per step; lr is 0 in the first
+     * step */
     int64_t warmup_stair;
     int64_t total_updates; /* linear and cosine reach min_lr here */
     double min_lr;
@@ -72,17 +72,17 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    struct kg_slab grads; /* owned; for a cut model also whole, unless opts.cut_grads */
-    int64_t grads_first;  /* index in the slabs of their first element */
+    struct kg_slab grads; /* owned; whole even for a cut model, unless opts.cut_grads */
+    int64_t grads_first;  /* index in the slabs of grads' first element */
     /* owned; meaning given by opts.row; in the memory of the master weights */
     struct kg_slab state[KG_OPTIM_STATES];
-    struct kg_slab average; /* view in grads: kg_optim_weights' average, model's cut */
+    struct kg_slab average; /* view in grads: average from kg_optim_weights, of the cut */
     /* (KG_SLAB_RUN) owned: gradients being copied to host weights; NULL if both share
      * memory */
     float *room;
     int64_t step; /* number of updates */
-    /* updates of an earlier run in state: counted by Adam's bias correction, not by the
-     * schedule */
+    /* updates of the earlier run that `state` comes from: counted by Adam's bias
+     * correction, not by the schedule */
     int64_t before;
     double weight_sum; /* averaging rows: sum of lr^2 over all updates */
 };
@@ -107,8 +107,8 @@ void kg_optim_resume(struct kg_optim *o, int64_t step);
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
-/* The weights to evaluate and save: *weights is the master slab, or the average, which is
- * computed into o->grads; for a cut model, of the cut. */
+/* *weights: the weights to evaluate and save. This is the master slab, or the average,
+ * computed into o->grads; for a cut model, only the cut. */
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Swaps the master slab with o->grads, bit for bit, and refreshes: after kg_optim_weights

@@ -1,9 +1,8 @@
 /* Finds the prefixes that sequences of a pack share.
  *
- * Not a contract: nothing outside src/model includes it. Every sequence has a list of
- * keys: for each position, the row of the pack that holds it. A sequence with a shared
- * prefix copies the beginning of another one's list, so a tree of any depth needs no
- * other structure.
+ * Internal to src/model. Every sequence has a list of keys: for each position, the row of
+ * the pack that holds it. A sequence with a shared prefix copies the beginning of another
+ * one's list, so a tree of any depth needs no other structure.
  */
 #ifndef KG_MODEL_PREFIX_INTERNAL_H
 #define KG_MODEL_PREFIX_INTERNAL_H

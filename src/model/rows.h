@@ -79,7 +79,7 @@ struct kg_rows_found {
     struct kg_drawn *drawn; /* (n_rows) */
     double *lse;            /* (n_rows) */
     uint64_t *kept;         /* (n_rows, (V+63)/64); NULL: not needed */
-    int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL if top_k is 0 */
+    int32_t *top_ids;       /* (n_rows, top_k), as top_logp; NULL if top_k is 0 */
     float *top_logp;
 };
 
@@ -109,10 +109,10 @@ struct kg_rows {
     float *logp_at;     /* (max_rows, k) */
     int32_t *top_ids;   /* (max_rows, ask.top_k) largest first */
     float *top_logp;    /* (max_rows, ask.top_k) */
-    double *set_logp;   /* (max_rows) NULL as sets; 0 for all ids */
+    double *set_logp;   /* (max_rows) 0 for all ids; NULL unless opts.sets */
     float *sum_sq;      /* (max_rows) sum_v p_v^2; NULL unless opts.sum_sq */
-    float *twice;       /* (max_rows) 2 inv_temp, as sum_sq */
-    double *lse_twice;  /* (max_rows) as sum_sq */
+    float *twice;       /* (max_rows) 2 inv_temp; NULL unless opts.sum_sq */
+    double *lse_twice;  /* (max_rows) NULL unless opts.sum_sq */
     double *kl;         /* (max_rows) in ask.kl's direction; NULL unless opts.kl */
     double *anchor_lse; /* (max_rows) as kl */
 
@@ -120,7 +120,7 @@ struct kg_rows {
     double *a_logp;    /* (max_rows) */
     double *a_entropy; /* (max_rows) */
     double *a_at;      /* (max_rows, k) */
-    double *a_set;     /* (max_rows) dloss/dset_logp, as sets */
+    double *a_set;     /* (max_rows) dloss/dset_logp; NULL unless opts.sets */
     double *a_kl;      /* (max_rows) as kl */
 };
 
@@ -160,14 +160,14 @@ bool kg_rows_fits_seq(const struct kg_rows *p, const struct kg_rows_seq *q);
 void kg_rows_add_seq(struct kg_rows *p, const struct kg_rows_seq *q); /* must fit */
 /* The pack's row of position t of the last added sequence. */
 int64_t kg_rows_at(const struct kg_rows *p, size_t t);
-/* Limit of the keys of a pack with shared prefixes, over all its sequences. */
+/* Maximum number of keys (kg_pack.n_keys) of a pack with shared prefixes. */
 int64_t kg_rows_max_keys(const struct kg_rows *p);
 /* Number of tokens that sharing saves in the pack. */
 int64_t kg_rows_saved(const struct kg_rows *p);
 
 /* Adds tokens at positions pos, pos+1, ... of a sequence with the given cache blocks
  * (borrowed until after the forward). adapter: as in struct kg_pack_seq.   returns as
- * above */
+ * kg_rows_add */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          struct kg_kv_tables blocks, int32_t adapter);
 /* Selects a row of the pack for the log-prob of `target` (-1: none) and of k ids (-1:
@@ -198,8 +198,8 @@ kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p,
 /* Computes lse, logp, logp_at and the outputs in `ask` (NULL: none). */
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err) KG_MUST_CHECK;
-/* The head for rows [first, first+n) only, into the caller's arrays: lse, logp, top_k
- * ids, logits. No backward. */
+/* Runs the head for rows [first, first+n) only. out: the caller's arrays of lse, logp,
+ * top_k ids, logits. No backward can follow. */
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -208,10 +208,10 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
 bool kg_rows_replays(const struct kg_model *m);
 /* Whether a draw can be begun before the previous one has ended. */
 bool kg_rows_feeds(const struct kg_model *m);
-/* Starts a forward, and a draw from every selected row (kg_op_draw), all of this pack, if
- * the backend can draw: one copy up and one down, without waiting, unless logits are
- * needed. Another pack may follow at once; with kg_rows_feeds also one more draw, whose
- * `from` refers to this one's tokens. Draws end in the order begun. */
+/* Starts a forward of the pack and a draw from every selected row (kg_op_draw), if the
+ * backend can draw: one copy to the backend and one back, without waiting, unless logits
+ * are needed. Another pack may follow at once; with kg_rows_feeds also a draw whose
+ * `from` refers to this draw's tokens. Draws end in the order begun. */
 kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows *p,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Waits for the oldest draw. */

@@ -1,10 +1,10 @@
 /* Exchanges ranges of slabs between ranks.
  *
  * Ranks exchange host memory. A range of a device's slab is staged through page-locked
- * memory: down, over the transport, up; a range on the host is sent directly. With NCCL
- * it is reversed: device memory is exchanged. A range on the host is copied to the GPU,
- * sent from GPU to GPU, and copied to the other host. Both ways split ranges into pieces
- * of a fixed size, so sender and receiver agree on any backend.
+ * memory: down, over the transport, up; a range on the host is sent directly. With NCCL,
+ * ranks exchange device memory: a range on the host is copied to the GPU, sent from GPU
+ * to GPU, and copied to the other host. Both ways split ranges into pieces of a fixed
+ * size, so sender and receiver may have different backends.
  */
 #ifndef KG_MODEL_SLAB_EXCHANGE_H
 #define KG_MODEL_SLAB_EXCHANGE_H
