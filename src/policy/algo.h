@@ -1,8 +1,8 @@
-/* An algorithm: one row from each of seven tables, and numbers.
+/* An algorithm: one row from each of seven tables, and its options' values.
  *
- * A row has a name, one line of help, its formula and source, and what it needs from the
- * step (scope, statistics, passes); the function of a row is pure. The step is scheduled
- * from these needs, so a new algorithm needs just a row and a function.
+ * A row has a name, one line of help, a formula, a source, its needs (scope, statistics,
+ * passes) and a pure function. The step plans its passes by these needs, so a new
+ * algorithm is a row and a function.
  *
  * The options algo.*, kl.* and anchor.* are kg_algo_rows, with range and default. Recipes
  * include these rows.
@@ -44,7 +44,7 @@ enum kg_policy_need {
     KG_NEED_VALUES = 1 << 7,        /* a critic */
     KG_NEED_SUM_SQ = 1 << 8,        /* sum_v p_v^2 of the old policy */
     KG_NEED_GROUP = 1 << 9,         /* at least two samples a prompt */
-    /* misleading off-policy without an importance weight */
+    /* the row is misleading off-policy without an importance weight */
     KG_NEED_ON_POLICY_OR_IW = 1 << 10,
     KG_NEED_ENTROPY =
         1 << 11, /* of the current policy; needed if algo.entropy_coef > 0 */
@@ -60,8 +60,8 @@ struct kg_policy_about {
     const char *source;
     enum kg_policy_scope scope;
     unsigned needs; /* enum kg_policy_need */
-    /* keys that this row reads and some other row of its table does not, separated by
-     * blanks; NULL: none */
+    /* keys that this row reads but not all rows of its table, separated by blanks; NULL:
+     * none */
     const char *reads;
 };
 
@@ -74,20 +74,21 @@ enum kg_target {
     KG_TARGET_REVERSE,  /* KL(p||q) */
     KG_TARGET_FORWARD,  /* KL(q||p) */
     KG_TARGET_JEFFREYS, /* (KL(p||q) + KL(q||p)) / 2 */
-    /* -E_p[A], where A is a constant of y; rpg rows: plus kl.beta times their KL to the
-     * old policy */
+    /* -E_p[A], where A depends on y but has no gradient; rpg rows: plus kl.beta times
+     * their KL to the old policy */
     KG_TARGET_RETURN,
 };
 struct kg_policy_claims {
     const char *gradient; /* of a token's term with respect to its log-prob inputs */
     enum kg_target target;
     unsigned on_policy; /* enum kg_unbiased: y drawn from p = old = mu */
-    /* y drawn from old = mu, which is not p. A KL row with an importance weight applies
-     * it; a row that is a KL against the sampling policy only has old = q */
+    /* y drawn from old = mu, which is not p. A KL row that takes an importance weight
+     * applies it. A row that estimates its KL only against the sampling policy has old =
+     * q */
     unsigned off_policy;
-    unsigned published; /* places where kl.gradient is published; topk rows only */
+    unsigned published; /* enum kg_unbiased, with kl.gradient=published; topk rows only */
     const char *memory; /* memory of the term per token */
-    const char *bounds; /* bounded by the row's trust region; surrogates only */
+    const char *bounds; /* what the row's trust region bounds; surrogates only */
 };
 
 struct kg_advantage_row; /* internal to policy/ */
@@ -115,7 +116,7 @@ enum kg_place { KG_PLACE_LOSS, KG_PLACE_REWARD, KG_PLACE_ADVANTAGE };
 struct kg_place_row {
     struct kg_policy_about about;
     enum kg_place place;
-    bool later; /* a token also pays for all tokens after it */
+    bool later; /* a token's KL includes that of all tokens after it */
 };
 
 struct kg_algo {
@@ -200,7 +201,7 @@ kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
 size_t kg_algo_n_keys(void);
 const char *kg_algo_key(size_t i);
 
-/* Inputs that the run can provide. 0 or false disables a check where noted. */
+/* What the run can provide. 0 or false disables a check where noted. */
 struct kg_algo_setting {
     int64_t vocab;           /* 0: not checked */
     int64_t samples;         /* samples per prompt; 0: not checked */
@@ -215,7 +216,7 @@ struct kg_algo_setting {
     bool reproduction;
 };
 
-/* Refuses what cannot be computed, with the key and the reason.
+/* Refuses an algorithm that cannot be computed, with the key and the reason.
  * errors: EINVAL, UNSUPPORTED */
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -223,9 +224,9 @@ kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting
 /* Whether the KL in the loss is estimated from the sampled token (biased under truncated
  * sampling). */
 bool kg_algo_kl_samples(const struct kg_algo *algo);
-/* Whether the KL takes the importance weight if kl.importance is set. */
+/* Whether the KL is multiplied by the importance weight if kl.importance is set. */
 bool kg_algo_kl_weighs(const struct kg_algo *algo);
-/* Whether kl.clamp can act, on the estimator or on that weight. */
+/* Whether kl.clamp can act, on the estimator or on its importance weight. */
 bool kg_algo_kl_may_clamp(const struct kg_algo *algo);
 
 /* Top-k with k >= vocab is the exact KL, so kl becomes exact-reverse / exact-forward. (k
@@ -261,11 +262,10 @@ size_t kg_policy_n_rows(enum kg_policy_table table);
 const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
 /* NULL for tables without claims (KL and surrogate have them). */
 const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i);
-/* Further properties of a row, needed where its estimate is compared with the exactly
- * computed value. */
+/* Further properties of a row, for comparing its estimate with the exact value. */
 struct kg_policy_nature {
     bool forward;     /* of a KL: its direction, if its claims name none */
-    bool iterative;   /* of a KL: an estimate against the policy that sampled alone */
+    bool iterative;   /* of a KL: estimated only against the sampling policy */
     bool reward_only; /* of a KL: for rewards only, not a loss */
     bool pops;        /* of a mask: a weight old/sampler outside its bounds becomes 0 */
 };
@@ -275,8 +275,8 @@ const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const c
                                              struct kg_err *err) KG_MUST_CHECK;
 /* The limit of kl.clamp for this KL ("log w within +-20"), static; NULL: none. */
 const char *kg_algo_clamps(const struct kg_algo *algo);
-/* Whether a row lists the key in `reads`; whether any row of any table does (then the key
- * has no effect with the other rows); whether one of algo's chosen rows does. */
+/* Whether `row` lists the key in its `reads`; whether any row of any table does (then the
+ * key has no effect with other rows); whether one of algo's rows does. */
 bool kg_policy_reads(const struct kg_policy_about *row, const char *key);
 bool kg_policy_is_read(const char *key);
 bool kg_algo_reads(const struct kg_algo *algo, const char *key);

@@ -37,7 +37,7 @@ struct kg_policy_scores {
     const double *token_reward;
     /* (S) or NULL: 1 if a trajectory has no verdict or is filtered. It is left out of all
      * means, deviations and counts, regardless of reward; its advantage is 0. Rows with a
-     * group baseline treat the only kept trajectory of a larger group the same way */
+     * group baseline also drop the only kept trajectory of a larger group */
     const uint8_t *drop;
     /* for rows of several rewards (KG_NEED_PARTS), each with its weight; `reward` is then
      * used for counts and metrics only */
@@ -131,7 +131,7 @@ struct kg_policy_batch {
     const double *old_logp;
     /* (N) log-probs of the sampler; NULL or the same pointer: equal to old_logp */
     const double *mu_logp;
-    /* (N) KG_NEED_ANCHOR; for the iterative anchor, or if NULL: mu_logp */
+    /* (N) KG_NEED_ANCHOR; NULL, or an iterative anchor: mu_logp is used */
     const double *anchor_logp;
     const double *advantage; /* (N) */
     const double *entropy;   /* (N) or NULL; needed when algo.entropy_coef > 0 */
@@ -245,9 +245,9 @@ enum { KG_POLICY_METRICS_MAX = 64 };
 
 void kg_policy_metrics_merge(struct kg_policy_metrics *into,
                              const struct kg_policy_metrics *from);
-/* Means, fractions and effective sample sizes. kg_policy_mismatch_list has those of the
- * policy against the sampler, of most use for the first update.   returns the number of
- * entries of out */
+/* kg_policy_metrics_list gives means, fractions and effective sample sizes;
+ * kg_policy_mismatch_list compares the policy with the sampler, mainly for the first
+ * update.   returns the number of entries of out */
 size_t kg_policy_mismatch_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
                                const struct kg_policy_metrics *m);
 size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],

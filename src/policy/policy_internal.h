@@ -59,7 +59,7 @@ void kg_advantage_token_baseline_tail(struct kg_advantage_job *job);
 enum kg_clip { KG_CLIP_NONE, KG_CLIP_LOW, KG_CLIP_HIGH, KG_CLIP_DUAL };
 
 struct kg_pg_in {
-    double logp, old, mu; /* log-probs of the sampled token, renormalised alike */
+    double logp, old, mu; /* log-probs of the sampled token, renormalised to one set */
     double advantage;
     double is_weight;
     bool outside;        /* is_weight passed a bound of algo.tis */
@@ -162,7 +162,7 @@ struct kg_mask_row {
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
-    bool single;    /* the taken tokens may differ within a sequence of one advantage */
+    bool single;    /* may mask some tokens of a sequence that has one advantage */
     bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
     bool pops; /* the weight old/sampler outside its bounds becomes 0, not the bound */
 };
@@ -204,7 +204,7 @@ struct kg_kl_row {
     bool weighted;    /* takes the importance weight */
     bool iterative;   /* estimates its KL only against the policy that sampled */
     bool reward_only; /* for rewards only, not a loss */
-    bool head_only;   /* reads a head alone, which must have ids */
+    bool head_only;   /* reads only the head, which must have ids */
     /* independent of the sampled token (topk: only if kl.tail is false) */
     bool of_context;
 };

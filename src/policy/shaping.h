@@ -34,9 +34,9 @@ struct kg_policy_taken {
     double mean_kl; /* mean over sequences of the mean over tokens, for the controller */
     double most;    /* the largest amount for a token; at least 0 */
 };
-/* advantage[n] -= beta kl[n], with the same KL. With algo->kl_in->later: -= beta times
- * the sum of kl[u] over the sequence's tokens u >= n. The arrays hold loss tokens only:
- * observations have no KL and do not interrupt the sum.
+/* advantage[n] -= beta kl[n], with the KL of kg_policy_kl_reward. With
+ * algo->kl_in->later: -= beta times the sum of kl[u] over the sequence's tokens u >= n.
+ * The arrays hold loss tokens only: observations have no KL and do not interrupt the sum.
  * errors: as kg_policy_kl_reward.   source: LunjunZhang/ema-pg,
  * search/verl/trainer/ppo/ray_trainer.py, apply_kl_to_advantages */
 kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *taken,
