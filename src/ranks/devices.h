@@ -23,13 +23,13 @@ struct kg_ranks_sight {
 kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, int n,
                                 int asked, struct kg_err *err) KG_MUST_CHECK;
 
-/* As in struct kg_device_opts. */
+/* A device as in struct kg_device_opts. */
 struct kg_ranks_device {
     char name[64];
 };
 /* The device of this rank if the run's device is `asked`. Unchanged for a single process
  * and for devices other than GPUs. Collective.
- * errors: those above, of kg_device_list, EINVAL (auto); reported on all ranks */
+ * errors: of kg_ranks_deal_devices and kg_device_list, EINVAL (auto); on all ranks */
 kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
                                  const char *asked, struct kg_err *err) KG_MUST_CHECK;
 

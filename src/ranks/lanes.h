@@ -25,17 +25,16 @@ struct kg_lane_lengths {
     /* (n) length of the prefix in common with the previous computed sequence, which a
      * pack of both stores once; NULL: sequences share nothing */
     const int64_t *shared;
-    /* consecutive sequences that share most: those with the same i / group; 0 or 1: none
-     */
+    /* sequences i with equal i / group share most; 0 or 1: none do */
     size_t group;
     int64_t budget;   /* tokens of a pack; a shared prefix counts once */
-    int64_t max_keys; /* the same, counting it each time; 0: no limit */
+    int64_t max_keys; /* the same, counting a shared prefix each time; 0: no limit */
 };
 
-/* lane[i] of sequence i, 1 <= lanes <= KG_LANES_MAX. Highest cost first, each to the lane
- * of least cost so far; ties go to the smaller index. Groups that share stay together, or
- * are split into equal pieces if there would be fewer than four per lane. A sequence of 0
- * tokens gets lane -1.
+/* lane[i] of sequence i, 1 <= lanes <= KG_LANES_MAX. Deals sequences by falling cost,
+ * each to the lane of least cost so far; ties go to the smaller index. Groups that share
+ * stay together, or are split into equal pieces if there would be fewer than four per
+ * lane. A sequence of 0 tokens gets lane -1.
  * errors: ENOMEM */
 kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t n,
                         int lanes, struct kg_err *err) KG_MUST_CHECK;
@@ -78,17 +77,17 @@ struct kg_tree {
     uint32_t held; /* bit k: level k is full */
 };
 
-/* Adds a lane.   returns the level where its sum is stored. All levels below were full:
- * add the lane to level 0, the sum to level 1, ... (the level's value on the left); they
- * are empty now */
+/* Adds a lane.   returns the level where its sum is stored. The caller adds the lane to
+ * level 0, that sum to level 1, and so on through all lower levels (the level's value is
+ * the left operand). These levels are empty afterwards */
 int kg_tree_push(struct kg_tree *t);
 
 /* Adds the sum of 2^level neighbours whose first index is a multiple of 2^level, with the
  * same effect as adding them one by one. */
 int kg_tree_push_block(struct kg_tree *t, int level);
 
-/* The remaining levels, from the newest up, into levels[KG_TREE_LEVELS]: the total is (..
- * levels[2] + (levels[1] + levels[0])).   returns their number; t is empty then */
+/* Lists the remaining levels, from the newest up, in levels[KG_TREE_LEVELS]: the total is
+ * (.. levels[2] + (levels[1] + levels[0])).   returns their number; t is empty then */
 int kg_tree_finish(struct kg_tree *t, int *levels);
 
 /* Splits lanes [first, end) into blocks that can be added independently: 2^levels[i]
@@ -96,7 +95,7 @@ int kg_tree_finish(struct kg_tree *t, int *levels);
  * the number of blocks */
 int kg_tree_cover(int *levels, int first, int end);
 
-/* Maximum number of levels held by C lanes, besides the newest lane: room for sums. */
+/* Maximum number of sums held at once for C lanes, besides the newest lane. */
 int kg_tree_room(int lanes);
 
 #endif

@@ -1,15 +1,15 @@
 /* Joins the processes of a launcher: mpirun of Open MPI, mpiexec of MPICH, Slurm's srun
- * with --mpi=pmix or --mpi=pmi2. Recognised by environment variables:
+ * with --mpi=pmix or --mpi=pmi2. Environment variables tell which one:
  *
  *     OMPI_COMM_WORLD_SIZE        Open MPI
  *     PMI_SIZE                    MPICH
- *     PMIX_RANK                   PMIx, used by both: the library installed here
+ *     PMIX_RANK                   PMIx, used by both MPIs: loads the one installed here
  *     SLURM_STEP_NUM_TASKS or     separate Slurm tasks: refused, because each would make
  *     SLURM_NTASKS above 1        the whole run
  *     none of them                a single process
  *
- * The script of a job is one process for all SLURM_NTASKS, and has no step. On one
- * machine it may start the ranks of a run itself.
+ * A Slurm job script outside a step is one process, even if SLURM_NTASKS is larger. On
+ * one machine it may start the ranks of a run itself.
  *
  * The first variable that is set decides. The number of processes in it is compared with
  * the number that MPI finds.
@@ -60,8 +60,8 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets the number of threads of this rank; 0: its share of the cores. If ranks share
- * cores (r->here), this is one each. */
+/* Sets the number of threads of this rank; 0: its share of the cores: all cores divided
+ * by the number of ranks that share them (r->here), at least one. */
 void kg_ranks_set_threads(const struct kg_ranks *r, int asked);
 
 /* Checks that dir (present on rank 0) is the same folder on all ranks.

@@ -16,8 +16,8 @@
 enum { KG_RANKS_SOCKETS = 64 };
 
 /* The first rank that was lost. The rank that finds it gone or silent writes it here
- * before it leaves; in memory shared by all ranks of one machine, so that a rank that
- * left because of the loss is not taken for its cause. {0}: none */
+ * before it leaves. All ranks of one machine share this memory, so that a rank that left
+ * because of the loss is not taken for its cause. {0}: none */
 struct kg_ranks_loss {
     atomic_int who; /* its number + 1, if it is gone; -(number + 1) if it is silent */
     atomic_int by;  /* the rank that reported it; set after `who` */
@@ -59,8 +59,8 @@ int kg_poll_missing(const struct kg_poll *roll, int direct);
 /* The lowest rank that replied. */
 int kg_poll_lowest(const struct kg_poll *roll);
 
-/* Fails with the error of a loss. who: as in kg_ranks_loss; takes: the rank does not
- * receive, rather than not send.   returns EIO (gone), ETIMEOUT (silent) */
+/* Fails with the error of a loss. who: as in kg_ranks_loss; takes: the rank did not
+ * receive; else it did not send.   returns EIO (gone), ETIMEOUT (silent) */
 kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
                             const char *what, struct kg_err *err);
 

@@ -24,7 +24,7 @@ kg_status kg_ranks_nccl_find(char *path, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* The library that a rank would open. path (PATH_MAX); version (KG_NCCL_VERSION)
- * errors: NOTFOUND, EFORMAT, ECONFLICT of those below */
+ * errors: NOTFOUND, EFORMAT, ECONFLICT as in kg_ranks_nccl_open */
 kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
@@ -35,7 +35,7 @@ kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
  * start), ETIMEOUT (not all joined); reported on all ranks */
 kg_status kg_ranks_nccl_open(struct kg_ranks *r, const struct kg_backend *be,
                              const char *folder, struct kg_err *err) KG_MUST_CHECK;
-/* Does nothing for a part, or without NCCL. */
+/* Does nothing for a part (kg_ranks_split), or without NCCL. */
 void kg_ranks_nccl_close(struct kg_ranks *r);
 
 /* "2.28.9", borrowed; NULL: none. */

@@ -34,8 +34,8 @@ struct kg_ranks_part {
 };
 
 /* A consumer of received bytes in place: it gets bytes [at, at+n) of each part, aligned
- * to 64. It may write to them; they are invalid after the call. lent (n of the ranks);
- * NULL for a rank that sends nothing */
+ * to 64. It may write to them; they are invalid after the call. lent: one pointer per
+ * rank; NULL for a rank that sends nothing */
 struct kg_ranks_user {
     void (*use)(void *context, void *const *lent, size_t at, size_t n);
     void *context;
@@ -99,14 +99,14 @@ struct kg_ranks {
     bool agreeing;               /* the current exchange is an agreement */
     const char *kind;            /* kind in message headers; NULL: the caller's `what` */
     bool told;                   /* all ranks know the failure being returned */
-    bool named;           /* only some know it; its message names the failed rank */
+    bool named;           /* only some know the failure; its message names the rank */
     bool lost;            /* the transport failed: no more communication */
     bool unlike;          /* ranks of different runs, or at different points of one */
     struct kg_err broken; /* the error */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is the state afterwards */
 
-/* Makes ranks [first, first+n) of a whole a group of their own, for one of its members;
+/* Makes ranks [first, first+n) of `whole` a group of their own. Called by each of them;
  * they keep their names in the whole. A failure known to the part is sent to the whole at
  * its next agreement. part (out): need not be closed; whole: borrowed */
 void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n);
@@ -159,8 +159,8 @@ kg_status kg_ranks_finish(struct kg_ranks *r, const char *what,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Whether received parts can be used in place, on all ranks: they share memory. */
 bool kg_ranks_lends(const struct kg_ranks *r);
-/* For such ranks: sends out[p] to each and passes n bytes from each other rank to `user`
- * in place. A rank's own part is not moved. */
+/* If kg_ranks_lends: sends out[p] to each rank p and passes n bytes from each other rank
+ * to `user` in place. A rank's own part is not moved. */
 kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, size_t n,
                         const struct kg_ranks_user *user, const char *what,
                         struct kg_err *err) KG_MUST_CHECK;

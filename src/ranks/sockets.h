@@ -13,8 +13,8 @@
 /* Ring buffers in shared memory, one for each ordered pair of processes of one machine.
  *
  * A ring has one writer and one reader. Each owns its counter, and neither waits: a call
- * moves the bytes that fit or are there and leaves the rest. An idle process may sleep
- * after announcing it; a process that moves bytes then wakes it by a byte over a socket.
+ * moves the bytes that fit or are there and leaves the rest. An idle process may announce
+ * that it sleeps; a process that moves bytes then wakes it by a byte over a socket.
  *
  * Both sides know the sizes of the parts that pass through a ring. Each part begins on
  * its own cache line, so parts used in place are aligned.
@@ -60,7 +60,7 @@ void kg_rings_sleep(struct kg_rings *rings, int me, bool on);
 bool kg_rings_must_wake(struct kg_rings *rings, int rank);
 
 /* ---- the transport ---- */
-/* fd (n): the socket to each rank except `me`; borrowed, as the rings for n
+/* fd (n): the socket to each rank except `me`; borrowed, as rings, made for n processes
  * errors: EINVAL (more than KG_RANKS_SOCKETS ranks) */
 kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
                               struct kg_rings *rings, struct kg_err *err) KG_MUST_CHECK;
