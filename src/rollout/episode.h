@@ -11,13 +11,13 @@
  *
  * How an episode ends, and t->finish then:
  * - the environment ends it (final answer): as the last turn ended, usually "stop_string"
- * - after `turns` turns with tools and one without: the same
+ * - after `turns` turns with tools and one without: as the last turn ended
  * - the context or the response limit is full, or the observation and one more token do
  *   not fit (the observation is not appended): "length", and t->episode.cut
  *
  * A turn that reaches its own limit does not end the episode; the environment is told.
- * With a window, a turn that begins with more tokens is sampled given only the newest
- * ones (see struct kg_request); training and grading still use the whole text.
+ * With a window, a turn that begins with more tokens than the window is sampled given
+ * only the newest ones (see struct kg_request). Training and grading use the whole text.
  */
 #ifndef KG_ROLLOUT_EPISODE_H
 #define KG_ROLLOUT_EPISODE_H
@@ -29,8 +29,8 @@
 struct kg_episode_host;
 struct kg_episode_opts {
     const struct kg_env_row *env; /* borrowed */
-    /* for an environment whose episodes an outside program drives by calling the policy:
-     * the player of its episodes, the rendering of conversations, and names of its
+    /* if an outside program drives the environment's episodes by calling the policy: the
+     * player of episodes, the rendering of conversations, and the names of the grader's
      * numbers; borrowed */
     const struct kg_episode_host *host;
     const struct kg_prompt_opts *prompt;
@@ -46,8 +46,8 @@ struct kg_episode_opts {
     int32_t open;   /* concurrent episodes, including waiting ones; 0: twice max_batch */
 };
 
-/* Rows over a struct S, as KG_SAMPLING_ROWS. own: needs of keys that only kedge's own
- * environments have */
+/* Rows over a struct S, as KG_SAMPLING_ROWS. own: condition of the keys that only kedge's
+ * own environments have */
 #define KG_EPISODE_ROWS(before, S, at, needs, own)                                       \
     KG_OPT_ROW(before "turns", KG_OPT_AT(S, at turns), "4", 0, 1000, NULL,               \
                "turns that may call a tool; one more turn without tools follows", false, \
@@ -88,9 +88,9 @@ struct kg_episode_run {
     double *seconds_idle; /* NULL allowed */
 };
 /* Plays episodes instead of this file's loop of turns. An episode may have branches:
- * contexts that do not continue each other. They stand one after another in its
- * trajectory, each begun by a window. The environment's verdict goes into t->reward,
- * t->graded and t->further. */
+ * contexts that do not continue each other. Its trajectory holds them one after another,
+ * and a window begins each. The environment's verdict goes into t->reward, t->graded and
+ * t->further. */
 struct kg_episode_host {
     kg_status (*open)(void **state, const struct kg_tokenizer *tok,
                       const struct kg_episode_opts *opts, struct kg_err *err);

@@ -22,7 +22,7 @@ struct kg_exec_prompt {
     const struct kg_prompt_scores *scores; /* borrowed; NULL: no scores */
     int64_t index;                         /* of the prompt, for errors */
     uint16_t *experts; /* (n,C) borrowed; out: experts of computed tokens; or NULL */
-    /* more tokens will be drawn after it in a later pass; for a single prompt only */
+    /* a later pass draws more tokens after this prompt; for a single prompt only */
     bool again;
     int64_t row; /* out, private to the executor: >= 0 if this pass can draw a token */
     kg_status status; /* out: if not OK, scoring failed with err */
@@ -37,9 +37,9 @@ struct kg_exec_prompt {
 
 /* Draws one token of one sequence. */
 struct kg_exec_step {
-    int32_t who;          /* sequence number of the caller */
+    int32_t who;          /* the caller's number of the sequence */
     const int32_t *token; /* borrowed, as all pointers: the newest token, to be fed */
-    int32_t from;         /* or the last pass's row whose token is fed; -1: use token */
+    int32_t from;         /* row of the last pass whose token is fed instead; -1: none */
     int32_t pos;          /* position of the fed token */
     struct kg_kv_tables blocks;
     int32_t adapter;
@@ -83,12 +83,12 @@ struct kg_exec {
     int top_k;           /* width of the arrays now: maximum over sequences */
     double draw_seconds; /* of the last pass taken, summed over its threads */
     bool ahead;          /* a pass may be launched before the previous is taken */
-    /* pass n is at n % KG_EXEC_PASSES; n counts on through all sessions */
+    /* pass n is at n % KG_EXEC_PASSES; n counts all passes of all sessions */
     struct kg_exec_pass passes[KG_EXEC_PASSES];
     int64_t launched, taken;
 
     struct kg_block memory;         /* owned: holds the arrays below */
-    struct kg_exec_prompt *prompts; /* (max_batch+1) by the caller's numbers */
+    struct kg_exec_prompt *prompts; /* (max_batch+1) indexed by the caller */
     struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
     struct kg_exec_step *steps;     /* (KG_EXEC_PASSES rows) */
     int32_t *from;          /* (rows) kg_exec_step.from, if passes are launched ahead */
@@ -120,8 +120,8 @@ kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
                           struct kg_err *err) KG_MUST_CHECK;
 
 /* One prefill pass: computes the first n of `wanted` in order, packing pieces of several
- * together: one chunk, or all missing tokens. For complete prompts the head runs on the
- * last row, which is kept for prompts that were complete already.
+ * together: one chunk, or all missing tokens. Runs the head on the last row of each
+ * complete prompt; the row of a prompt that was complete before was kept (`again`).
  * n_tokens: increased by the number of computed tokens */
 kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t *n_tokens,
                           struct kg_err *err) KG_MUST_CHECK;

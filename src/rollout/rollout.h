@@ -106,8 +106,8 @@ struct kg_request {
     /* number of tokens that its samples already drew in earlier requests; the RNG counter
      * continues from it */
     int32_t drawn;
-    /* newest tokens of the prompt that are the beginning of its one sample's completion:
-     * a stop string may begin in them */
+    /* number of tokens at the end of the prompt that already belong to the completion of
+     * its only sample: a stop string may begin in them */
     int32_t begun;
     /* its own parameters, borrowed; NULL: those of the session */
     const struct kg_sampling *sampling;
@@ -126,8 +126,8 @@ struct kg_request {
     /* for kg_episodes_run. 0: a turn whose environment answers later waits for it. > 0:
      * the sample pauses, with this number as traj.episode.asked */
     int32_t tool_steps;
-    /* for kg_episodes_run: a paused episode that continues; prompt is then all its text
-     * and drawn the model's tokens; NULL: it begins; borrowed */
+    /* for kg_episodes_run: the paused episode to continue, borrowed; `prompt` then has
+     * all its tokens, and `drawn` counts those of the model. NULL: a new episode */
     const struct kg_traj *paused;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */
     /* which adapters of a mixed model (kg_model_mix) to use: 0 its own, i > 0 those of
@@ -153,7 +153,7 @@ struct kg_rollout_opts {
     int32_t max_batch;     /* sequences decoded together */
     int32_t prefill_chunk; /* prompt tokens computed at once; 0: 512 */
     /* cache size in tokens; 0: kg_rollout_kv_tokens(max_open, max_len). Layers with a
-     * window get at most what that many sequences see through it */
+     * window get at most the part that max_open sequences see */
     int64_t kv_tokens;
     int32_t max_len; /* maximum of prompt + completion */
     /* requests may be episodes; layers with a window then reserve room for a chunk of a
@@ -161,7 +161,7 @@ struct kg_rollout_opts {
     bool episodes;
     /* sequences that hold cache blocks, including parked ones; 0: max_batch */
     int32_t max_open;
-    /* a stop signal (base/signal.h)   returns EINTERRUPTED (never in training) */
+    /* return EINTERRUPTED on a stop signal (base/signal.h); not in training */
     bool stop_on_signal;
 };
 
@@ -171,7 +171,7 @@ struct kg_rollout_stats {
     int64_t decode_steps;  /* steps that added a token */
     double prefill_seconds;
     double decode_seconds;
-    double draw_seconds;              /* part of these: drawing tokens on the host */
+    double draw_seconds;              /* included above: drawing tokens on the host */
     struct kg_traffic decode_traffic; /* includes what other threads move meanwhile */
 };
 

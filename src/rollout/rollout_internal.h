@@ -29,7 +29,7 @@ struct kg_request_limits {
 
 const struct kg_sampling *kg_request_sampling(const struct kg_request *q,
                                               const struct kg_request_limits *l);
-/* Maximum number of new tokens of its first turn. */
+/* Maximum number of new tokens of the request's first turn. */
 int32_t kg_request_first_limit(const struct kg_request *q,
                                const struct kg_request_limits *l);
 struct kg_job kg_request_job(const struct kg_request *q, struct kg_traj *trajs,
@@ -71,7 +71,7 @@ struct kg_rollout {
     struct kg_sched sched;
     struct kg_exec exec;
 
-    struct kg_seq *seqs; /* (max_open) owned, by slot; that of the executor: by group */
+    struct kg_seq *seqs; /* (max_open) owned, indexed by slot */
 
     struct kg_group_experts *experts; /* (max_batch+1) owned: by group */
 

@@ -2,8 +2,8 @@
  *
  * The token is a function of (row, parameters, u): one uniform number walks an inverse
  * CDF over the ids in a fixed order, with sums in double. The head gives the row, already
- * divided by the temperature, and its log sum exp. The head gives the recorded log-prob,
- * that of the full softmax, also under truncation.
+ * divided by the temperature, and its log sum exp. The recorded log-prob is the head's,
+ * of the full softmax, even under truncation.
  */
 #ifndef KG_ROLLOUT_SAMPLER_H
 #define KG_ROLLOUT_SAMPLER_H
@@ -66,8 +66,8 @@ kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,
                           double u, struct kg_err *err) KG_MUST_CHECK;
-/* The same for rows sampled by the backend (kg_op_draw): its parameters, and the
- * conversion of its result. kept: bits of the row if recorded, else NULL
+/* kg_sampler_draw for rows that the backend samples (kg_op_draw): the parameters, and the
+ * conversion of the result. kept: bits of the row if recorded, else NULL
  * errors: as above */
 struct kg_draw kg_sampler_draw_of(const struct kg_sampling *s, double u);
 kg_status kg_sampler_take(struct kg_sampler_pick *pick, const struct kg_drawn *drawn,

@@ -1,6 +1,6 @@
 /* The sampling keys, declared once.
  *
- * Recipes mount this list under rollout. and eval., suites in every set, generate, chat
+ * Recipes include this list under rollout. and eval., suites in every set, generate, chat
  * and eval as flags, and the server in its requests. A key therefore has one range, one
  * default and one meaning everywhere. A new key is a field, a line here, and the code
  * that draws by it.

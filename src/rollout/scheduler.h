@@ -14,9 +14,9 @@
  * is circular: later positions reuse the blocks of positions that no query will see
  * again. So the blocks of a sample are known when it starts, and its tables never change.
  *
- * Invariant: a sample starts only when all blocks that it can ever need are free (the
- * first of a job: and its prompt's), so no running sample waits for blocks and there is
- * no deadlock.
+ * Invariant: a sample starts only when all blocks that it can ever need are free (for a
+ * job's first sample, also the prompt's blocks). So no running sample waits for blocks
+ * and there is no deadlock.
  */
 #ifndef KG_ROLLOUT_SCHEDULER_H
 #define KG_ROLLOUT_SCHEDULER_H
@@ -54,14 +54,14 @@ struct kg_take {
 
 /* A request, and the blocks that it takes. */
 struct kg_job {
-    /* its owner and its next sample: borrowed and never dereferenced */
+    /* the owner and the next sample: borrowed, never dereferenced */
     const struct kg_request *request;
     struct kg_traj *trajs;
     int32_t next;
     int32_t n_left;                   /* number of samples not started; >= 1 */
     struct kg_take take[KG_KV_KINDS]; /* {0} for a kind that the cache lacks */
 };
-/* Blocks of the prompt that its last sample continues in. */
+/* Number of the prompt's blocks that the last sample takes over. */
 static inline int32_t kg_take_left(const struct kg_take *t)
 {
     int32_t left = t->prompt - (t->shared > t->seen ? t->shared - t->seen : 0);
@@ -75,7 +75,7 @@ static inline int32_t kg_job_needs(const struct kg_job *j, int kind)
     return t->prompt + t->own - (j->n_left == 1 ? kg_take_left(t) : 0);
 }
 
-/* A table, which holds a reference to each of at[from, end); these are distinct. All
+/* A table of blocks, with a reference to each of at[from, end); these are distinct. All
  * other entries repeat these or are never read. */
 struct kg_table {
     int32_t *at; /* (n) from position 0 on */
@@ -153,18 +153,18 @@ kg_status kg_sched_submit(struct kg_sched *s, const struct kg_job *job,
 /* The i-th job with samples to start, beginning with that of the open group. NULL: there
  * are fewer. */
 struct kg_job *kg_sched_job(struct kg_sched *s, size_t i);
-/* Drops one of its samples; dropping the last one removes the job. */
+/* Drops one sample of the job; dropping the last one removes the job. */
 void kg_sched_withdraw(struct kg_sched *s, struct kg_job *job);
 
 /* Starts one sample, if there is room: resumed ones first, then samples in queue order.
  * It then has a row and all its blocks.   returns its slot, in state STARTING; -1: no
  * room, or nothing to start */
 int32_t kg_sched_start(struct kg_sched *s);
-/* Moves a slot along an arrow above, except to STARTING; from every state to FREE, which
- * releases its blocks. */
+/* Moves a slot along an arrow of the diagram at the top, except to STARTING; or from any
+ * state to FREE, which releases its blocks. */
 void kg_sched_move(struct kg_sched *s, int32_t slot, enum kg_slot_state to);
-/* Call when the window has passed entry `seen`: releases the slot's references to the
- * prompt's blocks before it. */
+/* Call when the window has passed `entry`: releases the slot's references to the prompt's
+ * blocks before this entry. */
 void kg_sched_pass(struct kg_sched *s, int32_t slot, int32_t entry);
 
 #endif

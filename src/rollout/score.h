@@ -41,9 +41,9 @@ kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
  * be shared. replay: with the sampler's experts, if they were recorded */
 struct kg_rows_seq kg_traj_seq(const struct kg_traj *t, struct kg_traj_part part,
                                bool replay);
-/* Adds it to the pack, which it must fit, and selects the rows of its MODEL tokens, at
- * the temperature of the draw. ids: (n,width) of these tokens, as in kg_rows_want; kept:
- * (n) their sets, as in kg_rows_want_set; NULL: none.   returns n */
+/* Adds a part to the pack, where it must fit, and selects the rows of its MODEL tokens,
+ * at the temperature of the draw. ids: (n,width) of these tokens, as in kg_rows_want;
+ * kept: (n) their sets, as in kg_rows_want_set; NULL: none.   returns n */
 int64_t kg_traj_want(struct kg_rows *p, const struct kg_traj *t, struct kg_traj_part part,
                      bool replay, const int32_t *ids, int width,
                      const struct kg_idset *kept);
