@@ -132,7 +132,7 @@ struct kg_recipe {
         bool at_start;
         size_t problems;
         int samples;
-        struct kg_sampling sampling; /* its rows' alone */
+        struct kg_sampling sampling; /* only the fields that have keys */
         bool anchor;
         const char *reference;
     } eval;

@@ -48,7 +48,7 @@ kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *st
  * its place on a page of plots.
  *
  * docs/metrics.md is generated from these rows, and `kedge report` shows their titles and
- * explanations. metric_table_test.c and presets_test.c fail for a number without one. */
+ * explanations. metric_table_test.c and presets_test.c fail if a row is missing. */
 
 /* Groups of metrics, in the order of the page. */
 enum kg_metric_group {

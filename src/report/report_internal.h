@@ -21,7 +21,7 @@ kg_status kg_report_meaning(struct kg_report *r, const char *name,
                             const struct kg_metric_row *row);
 /* Begins the last cell of a row, which explains the metric. */
 kg_status kg_report_last_cell(struct kg_report *r);
-/* Four digits, and "&plusmn; error" if error is a number. */
+/* Appends x with four digits, and "&plusmn; error" if error is a number. */
 kg_status kg_report_number(struct kg_report *r, double x, double error);
 /* Begins a table row with its name. */
 kg_status kg_report_row(struct kg_report *r, const char *name);

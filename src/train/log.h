@@ -4,7 +4,7 @@
  * TensorBoard events: RUN/events.out.tfevents.* of RL and validation, and
  * RUN/sft/events.out.tfevents.* of SFT, whose steps are counted separately. To a reader
  * the events of a folder equal the lines of metrics.jsonl, also after a resume that
- * truncated them; after a failure the run continues without them. RUN/report.html:
+ * truncated them; after a failure the run continues without events. RUN/report.html:
  * kedge report makes the same page.
  */
 #ifndef KG_TRAIN_LOG_H

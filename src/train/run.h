@@ -91,7 +91,7 @@ struct kg_run_inputs {
 struct kg_run_state {
     struct kg_model *model;
     struct kg_model *anchor;  /* NULL: none; a fixed one is not part of checkpoints */
-    struct kg_model *sampler; /* NULL: model itself (promise 4) */
+    struct kg_model *sampler; /* NULL: model itself samples */
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL: no lag */
     int lag;
     /* completions begun for later steps (train/step/begun.h); empty: none */
@@ -100,7 +100,7 @@ struct kg_run_state {
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */
     char saved_name[KG_CHECKPOINT_NAME];
-    /* inside a step with begun updates: the state belongs to no step */
+    /* some updates of a step are done, not all: the state is of no step */
     bool midway;
 };
 
@@ -166,7 +166,7 @@ struct kg_run {
 /* Loads and builds everything; writes nothing. */
 kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
                       struct kg_err *err) KG_MUST_CHECK;
-/* As one of several ranks. */
+/* kg_run_open on one of several ranks. */
 kg_status kg_run_open_on(struct kg_run *run, struct kg_ranks *ranks,
                          const struct kg_config *config,
                          struct kg_err *err) KG_MUST_CHECK;
@@ -176,7 +176,7 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
                          struct kg_err *err) KG_MUST_CHECK;
 /* Opens a run without weights or data, for memory planning (kg_run_memory); assumes
  * prompts of max_prompt_tokens. Needs only the model's config.json and no device.
- * device_bytes: its memory; 0: the CPU */
+ * device_bytes: memory of the planned device; 0: the CPU */
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
@@ -233,7 +233,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
  * errors: ECONFLICT (resume with another config or other files, listed; another process
  * is using the run directory). A stop request is not an error: the run saves and returns
  * OK.
- * stop_on_signal: once all is open, a stop signal (base/signal.h) is a stop request */
+ * stop_on_signal: after opening, a stop signal (base/signal.h) is a stop request */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;
 /* kg_train_run on each of several ranks; together they make the run that one rank makes.

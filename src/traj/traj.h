@@ -79,8 +79,8 @@ struct kg_traj_episode {
     bool answered;   /* ended by the model's final answer */
     bool cut;        /* ended because the context was full */
     size_t begin;    /* first token of the newest turn */
-    /* > 0: paused after a tool call, and continued by the version of the weights after
-     * this number of steps, which appends the observation */
+    /* > 0: paused after a tool call; the weights after this number of steps continue it,
+     * beginning with the observation */
     int32_t asked;
     enum kg_finish ended; /* how the turn of that call ended */
 };
@@ -118,8 +118,8 @@ struct kg_traj {
     size_t kept_total;
     size_t kept_capacity;
     int32_t kept_bound; /* vocabulary size, if sets are kept */
-    /* number of tokens sampled from a truncated distribution, recorded or not, and the
-     * sum of -log of its mass */
+    /* number of tokens sampled from a truncated distribution, whether or not sets are
+     * recorded, and the sum of -log of the kept masses */
     int64_t cut_n;
     double cut_nats;
     int choices; /* C: experts per token over all layers; 0: not recorded */
@@ -188,14 +188,14 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
 kg_status kg_traj_open_window(struct kg_traj *t, size_t from,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* MODEL tokens from `begin` on were sampled by this version.   errors: ENOMEM */
+/* Records that this version sampled the MODEL tokens from `begin` on.   errors: ENOMEM */
 kg_status kg_traj_set_version(struct kg_traj *t, size_t begin, int64_t version,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* A part is computed as one sequence to reproduce the recorded log-probs: tokens [from,
- * end), of which [begin, end) were drawn in this context. The parts cover every MODEL
- * token once, in order. Without windows, or with `whole`, there is one part: the whole
- * trajectory. */
+/* A part is a range that is computed as one sequence to reproduce the recorded log-probs:
+ * tokens [from, end). Tokens [begin, end) were drawn in this context. The parts cover
+ * every MODEL token once, in order. Without windows, or with `whole`, there is one part:
+ * the whole trajectory. */
 struct kg_traj_part {
     size_t from, begin, end;
 };

@@ -19,8 +19,8 @@
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_checkpoint_save in the background. Refusals are reported now; kg_checkpoint_wait
- * reports failures of writing. Call it before changing weights, optimizer or anchor; they
- * may be read meanwhile. Until it returns, the previous checkpoint is the newest. */
+ * reports failures of writing. Wait before changing weights, optimizer or anchor, which
+ * are read meanwhile. Until then, the previous checkpoint is the newest. */
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* OK if none is being written.   errors: EIO, ENOMEM: the checkpoint is missing, or an
  * old one was not removed; the message says which */

@@ -1,5 +1,5 @@
 /* The environments of a run in its manifest.json: lists with an entry for the start, and
- * one more for every resume in a different one.
+ * one for every resume in a different environment.
  *
  *     "devices": [{"kind": "cpu"}, {"kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3
  *     (sm_90)", "driver": "CUDA 13.0", .., "since": "step-000040"}]
@@ -7,7 +7,7 @@
  *     "nccl": "2.28.9", "library": "/usr/lib/libnccl.so.2", "since": "step-000040"}]
  *
  * Bits depend on the device. All CPUs are one kind without details, because they give the
- * same bits (promise 6). They do not depend on the ranks, so these may change.
+ * same bits. Bits do not depend on the ranks, so ranks may change.
  */
 #ifndef KG_TRAIN_FACTS_H
 #define KG_TRAIN_FACTS_H

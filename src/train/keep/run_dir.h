@@ -24,8 +24,8 @@ kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The steps in RUN/metrics.jsonl, up to a line that is cut off. any: it has a line of a
- * step, supervised or not, or one that is not from a run. first, last: of RL; 0: none
+/* The steps in RUN/metrics.jsonl, up to a line that is cut off. any: some line is of an
+ * SFT or RL step, or not from a run. first, last: RL steps; 0: none
  * errors: EIO */
 struct kg_logged {
     bool any;
@@ -41,8 +41,8 @@ kg_status kg_run_dir_logged(struct kg_logged *found, const char *dir,
 kg_status kg_run_dir_resumable(bool *resumable, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Reports, for a plan and without writing, what one of the two above would refuse; also
- * if another process is using the folder, or it cannot be created or written. */
+/* For a plan: fails as kg_run_dir_create or _check would, without writing; also if
+ * another process is using the folder, or it cannot be created or written. */
 kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          struct kg_run_log *log, bool resume,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -10,7 +10,7 @@
  *   steps      continue as a resumed run: steps done, position in the prompts, the
  *              schedule, the state of kl.target and anchor.kappa. The stage ends at step
  *              train.steps in total; needs optimizer
- * Without steps these start as in any run.
+ * Without `steps`, these values start as in any run.
  *
  * The other run is needed only at the start: the first checkpoint of this run holds its
  * full state and the model's small files, and is used from then on.
@@ -32,7 +32,7 @@
 struct kg_init {
     struct kg_path dir; /* the checkpoint; "" without init.from */
     bool model, anchor, optimizer, steps;
-    /* with steps, while this run has none of its own: the number of steps done there */
+    /* with `steps`, before this run's first step: number of steps done there */
     int64_t step;
     bool own; /* dir belongs to this run: its state is loaded as usual */
 };

@@ -1,7 +1,7 @@
 /* The memory of a run, item by item, from the shapes of its models and its recipe.
  *
- * The same list is printed by --dry-run, lets a run refuse before it allocates anything
- * large, and is compared by a test with the bytes actually allocated. Models may be
+ * --dry-run prints this list. By it a run refuses to start before it allocates anything
+ * large, and a test compares it with the bytes actually allocated. Models may be
  * outlines, so a plan needs no weights and no device.
  */
 #ifndef KG_TRAIN_MEMORY_H
@@ -31,8 +31,8 @@ struct kg_memory {
 struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows);
 
-/* A copy of a run for the functions here, as the first of n trainer ranks, which has the
- * largest cut, besides the rollout ranks. Borrows the run. */
+/* A copy of a run for the functions here. It stands for the first of n trainer ranks,
+ * which has the largest cut; rollout ranks are not among the n. Borrows the run. */
 struct kg_memory_plan {
     struct kg_run run;
     struct kg_model model, anchor, sampler;

@@ -34,7 +34,7 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
 kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state,
                             const struct kg_run_found *found,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Sets state->lag, and opts for a sampler with its own weights. *wanted: there is one */
+/* Sets state->lag, and opts of a sampler with its own weights. *wanted: one is needed */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state,
@@ -108,7 +108,7 @@ kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_mo
 /* All checks of keys about models and data, those of the router included. */
 kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Sets the options of rows and engines, at the lengths of the data read. */
+/* Sets the options of rows and engines, for the lengths of the data. */
 void kg_run_size(struct kg_run_work *work, const struct kg_run_inputs *in,
                  const struct kg_run_state *state);
 

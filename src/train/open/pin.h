@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 
-/* Resolves all of them. On resume, names without @REVISION and the day are taken from
- * run.dir's config.yaml, not from newer downloads; other revisions are compared with it
- * as all keys are. today: the day of the start, the same on all ranks
+/* Resolves all these names. On resume, names without @REVISION and the day are taken from
+ * run.dir's config.yaml, not from newer downloads; other revisions are compared with that
+ * file, as all keys are. today: the day of the start, the same on all ranks
  * errors: those of kg_init_pin, kg_hub_find_model and kg_hub_find_file, with the key */
 kg_status kg_pin(struct kg_config *config, bool resume, struct kg_chat_day today,
                  struct kg_err *err) KG_MUST_CHECK;

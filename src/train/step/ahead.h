@@ -42,8 +42,8 @@ kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
 
 /* ---- collective, with rollout ranks ---- */
 
-/* kg_ranks_agree within each group, then of all: a failure inside a step is agreed on in
- * the group first. Without rollout ranks, just kg_ranks_agree. */
+/* kg_ranks_agree within each group, then among all ranks: a failure inside a step is
+ * agreed on in the group first. Without rollout ranks, just kg_ranks_agree. */
 kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
 /* Before the first step of this process: sends weights and counters to the rollout ranks,

@@ -4,9 +4,9 @@
  * fixed one from anchor.path is not saved: it never changes and may have another shape.
  * `--resume` reads it from anchor.path again.
  *
- * With anchor.unit steps it moves after the last update of a step; with updates it moves
- * between updates, and the rest of the step uses the new one. anchor.kappa copies the
- * policy to the anchor when a moving average of the updates' token KL exceeds it:
+ * With anchor.unit steps, the anchor moves after the last update of a step; with updates,
+ * between updates, and the rest of the step uses the new anchor. anchor.kappa copies the
+ * policy to the anchor if a moving average of the updates' token KL exceeds it:
  *   m <- smoothing m + (1 - smoothing) KL,   m = 0 when the anchor becomes the policy
  */
 #ifndef KG_TRAIN_ANCHOR_H
@@ -30,7 +30,7 @@ bool kg_run_anchor_moves(const struct kg_run_inputs *in);
 /* Call when RL begins: without anchor.path the anchor becomes the policy. */
 kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,
                               struct kg_err *err) KG_MUST_CHECK;
-/* Whether checkpoints contain it. */
+/* Whether checkpoints contain the anchor. */
 bool kg_run_anchor_saved(const struct kg_run_state *state);
 /* Call after an update with mean token KL kl. *moved out: log-probs of the anchor are
  * stale */

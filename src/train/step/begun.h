@@ -6,19 +6,19 @@
  *
  *   Q = ceil(max_tokens / (N - L + 1))
  *
- * of its tokens, the last one all that are left. (For an episode, max_tokens is the
- * maximum that a model can write in it, and only the model's tokens count: a version may
- * stop inside a turn, and an observation belongs to the version that asked for it.) So
- * token j has version
+ * of its tokens; the last version samples all that are left. (For an episode, max_tokens
+ * is the maximum that a model can write in it, and only the model's tokens count: a
+ * version may stop inside a turn, and an observation belongs to the version that asked
+ * for it.) So token j has version
  * s - N + floor(j / Q), clamped to the first version and to s - L: its age is at least L
  * and at most N, and follows from config, seed and lengths alone. All completions of
- * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that none
- * of them alone keeps the rest waiting.
+ * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that no
+ * long completion keeps the rest waiting.
  *
  * With tool_steps D > 0 an episode also stops when it calls a tool that it must wait for,
- * unless this is its last version. The observation and the tokens after it belong to
- * version v + D after a call in v, or to s - L if that is less, and so follow from the
- * calls as well.
+ * unless this is its last version. After a call in version v, the observation and the
+ * tokens after it belong to version min(v + D, s - L), so they follow from the calls,
+ * too.
  *
  * Every version computes the tokens of earlier ones again (the keys of its cache are its
  * own). Therefore a recorded log-prob is the version's log-prob given the whole text
@@ -30,7 +30,7 @@
 
 #include "train/run.h"
 
-/* The completions of a step, and of those after it, as far as they are begun. */
+/* The begun completions of a step and of the steps after it. */
 struct kg_begun {
     struct kg_traj *trajs; /* (n) owned; by step, then as in a batch */
     size_t n;
@@ -43,17 +43,17 @@ struct kg_begun {
 
 /* N - L; 0: every completion is sampled by one version. */
 int64_t kg_begun_steps(const struct kg_recipe *r);
-/* errors: EINVAL (max_staleness below the lag, or with what needs one sampler for a
- * completion) */
+/* errors: EINVAL (max_staleness below the lag, or with a key that needs completions of
+ * one version) */
 kg_status kg_begun_check(const struct kg_run_inputs *in,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* From bytes of kg_begun_pack, or without any; the caller releases it in any case.
+/* From bytes of kg_begun_pack; empty: no completions. Release g in any case.
  * errors: EFORMAT (not these bytes, or of another build of kedge) */
 kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
                         const struct kg_str *bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_begun_release(struct kg_begun *g);
-/* Completions from `first` on. */
+/* Appends the completions from `first` on as bytes. */
 kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -61,7 +61,8 @@ kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t fir
  * (n / group) requests for those not begun. requests: (n) out.   returns their number */
 size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
                          const struct kg_request *fresh);
-/* Adds it: pieces are the trajectories of those requests, in order, and are moved. */
+/* Appends `pieces`, the trajectories of kg_begun_requests' requests in order; moves
+ * them. */
 kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t version,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -55,7 +55,7 @@ void kg_expert_load_put(struct kg_metrics *log, const struct kg_expert_load *l);
  * kg_rows_balance(p, NULL). */
 kg_status kg_expert_load_balance(struct kg_expert_load *l, const struct kg_rows *p,
                                  double c, struct kg_err *err) KG_MUST_CHECK;
-/* The share of this loss of p's last forward. */
+/* *loss <- the part of this loss that comes from p's last forward. */
 kg_status kg_expert_load_loss(double *loss, struct kg_expert_load *l,
                               const struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
 

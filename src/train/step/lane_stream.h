@@ -2,12 +2,12 @@
  * by bucket, and each rank keeps a part.
  *
  * A bucket is the range that one backward stage adds to: a layer. Lanes are split into
- * packs as on a single rank, and the packs are dealt to the ranks, one each: a round. All
- * run the forward of their pack at once. In the backward a bucket passes from rank to
- * rank along the packs of a lane, and each rank adds its pack's gradient in place. So the
- * ranks do the same additions as one rank that computes the packs in order. A rank starts
- * a bucket one stage after the previous rank; at the start of another lane it starts from
- * 0 without waiting.
+ * packs as on a single rank, and in each round every rank gets one pack. All run the
+ * forward of their pack at once. In the backward a bucket passes from rank to rank along
+ * the packs of a lane, and each rank adds its pack's gradient in place. So the ranks do
+ * the same additions as one rank that computes the packs in order. A rank starts a bucket
+ * one stage after the previous rank; for the first pack of a lane it starts from 0
+ * without waiting.
  *
  * After the last pack of a round, or of its lane, the bucket is dealt out in equal
  * stripes. The stripe of an unfinished lane continues in the next round; the stripe of a

@@ -57,8 +57,8 @@ struct kg_lane_job {
 
 /* grads = the gradient of a job's sequences, dealt to its lanes (ranks/lanes.h). Each
  * lane is computed from 0 by the rank that has it; the sum is on every rank, or with
- * job->cut each has its cut. *job->said is then that of all lanes in order. The bits
- * depend only on the lengths and the number of lanes.
+ * job->cut each has its cut. *job->said then has the texts of all lanes in order. The
+ * bits depend only on the lengths and the number of lanes.
  * errors: of work on any rank, ENOMEM */
 kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
                           const struct kg_lane_job *job, struct kg_ranks *ranks,

@@ -18,7 +18,7 @@ struct kg_rl_dynamic {
     int64_t batches; /* 0: off */
     int64_t prompts;
     int64_t answers;
-    int64_t judged; /* of these: with a verdict; reward_sum adds their rewards */
+    int64_t judged; /* answers with a verdict; reward_sum adds their rewards */
     int64_t correct;
     int64_t all_right, all_wrong; /* prompts */
     int64_t equal;   /* prompts with the same value of the metric for all samples */
@@ -105,7 +105,7 @@ static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
     return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
 }
 
-/* Whether trajectory i was recorded in another context than passes compute it in. */
+/* Whether trajectory i was sampled in a context other than the one that passes use. */
 static inline bool kg_rl_displaced(const struct kg_rl_batch *b, size_t i)
 {
     return b->whole && b->trajs[i].n_windows > 0;
@@ -134,14 +134,14 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
 kg_status kg_run_answers_open(struct kg_run_inputs *in, const struct kg_run_state *state,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Replaces kg_rl_sample. */
+/* Called instead of kg_rl_sample: reads the batch from in->answers. */
 kg_status kg_rl_read_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                              const struct kg_run_state *state, struct kg_run_work *work,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* For several rewards whose sum is compared within a group: a sample without a reward
- * that another one in the group has gets no verdict. A reward that none has is ignored
- * for this prompt. Algorithms that take each reward separately handle missing ones
+/* If groups are compared by the sum of several rewards: a sample gets no verdict if it
+ * lacks a reward that another sample of its group has. A reward that no sample of the
+ * group has is ignored. Algorithms that take each reward separately handle missing ones
  * themselves. */
 void kg_rl_compare_sums(struct kg_traj *trajs, size_t n, size_t group,
                         const struct kg_run_inputs *in);
@@ -156,12 +156,12 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
  * in the micro-batches; for the iterative anchor the sampler's records suffice, except
  * for the anchor's own top ids. */
 bool kg_rl_asks_anchor(const struct kg_algo *algo, const struct kg_model *anchor);
-/* Computes the anchor's rows; again after it moved. */
+/* Computes the anchor's rows; called again after the anchor moved. */
 kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
                            const struct kg_run_state *state, struct kg_run_work *work,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The completions that are begun after this step become part of the run. */
+/* Moves the completions begun after this step from b to the state. */
 void kg_rl_take_begun(struct kg_run_state *state, struct kg_rl_batch *b);
 
 void kg_rl_batch_release(struct kg_rl_batch *b);

@@ -18,7 +18,7 @@ struct kg_rl_totals {
     /* of the first update only: mismatch, on-policy */
     struct kg_policy_metrics first_metrics;
     double loss, pg, kl, entropy; /* means over updates */
-    double router;                /* mean over updates, of train.router_aux */
+    double router;                /* mean over updates of the loss of train.router_aux */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
     bool any;       /* the current update has a gradient */

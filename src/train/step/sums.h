@@ -17,7 +17,7 @@ enum {
 struct kg_source_sums {
     const char *name; /* borrowed */
     double answers;
-    double judged; /* of these: with a reward, which `reward` sums */
+    double judged; /* answers with a reward; `reward` is their sum */
     double reward;
     double correct;
     double tokens;
@@ -65,7 +65,7 @@ void kg_part_add(struct kg_part_sums *s, const struct kg_traj *t);
  * group/further/NAME of numbers that some sample has, sorted by name. */
 void kg_part_put(struct kg_metrics *log, const char *group, const struct kg_part_sums *s,
                  const struct kg_task_opts *opts);
-/* Sets the names, for lines with the numbers in mask (the union of kg_further.named). */
+/* Sets names in notes, for the numbers in mask (the union of kg_further.named). */
 void kg_part_notes(struct kg_traj_notes *notes, const struct kg_task_opts *opts,
                    uint32_t mask);
 
