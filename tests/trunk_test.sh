@@ -85,6 +85,7 @@ vectors_are_refused() {
 }
 pass "by its vectors nothing is found" vectors_are_refused
 pass "no vectors are made" refused 1 retriever "kedge search: --dense" "$trunk" search index --dense $bert "$work/corpus" "$work/none.db"
+pass "nothing is served" refused 1 retriever "kedge search: serve" "$trunk" search serve "$work/dense.db"
 same_index() {
     for k in "$trunk" ./kedge; do "$k" search index "$work/corpus" "$work/words.db" 2>/dev/null || return 1; done | sort -u | wc -l | grep -qx 1
 }

@@ -532,6 +532,8 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     kg_status status;
 
     (void)argc;
+    if (!kg_search_service_start)
+        return kg_guest_missing("serve", "retriever", err);
     KG_TRY(check_how(err));
     opts.bm25 = &bm25;
     opts.how = how;

@@ -1,4 +1,5 @@
-/* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics.
+/* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics. It is of
+ * guests/retriever.
  *
  * The network thread reads whole requests into a queue; workers, each with its own
  * searcher, parse, search and respond. A full queue, or a request that waited or searched
@@ -31,10 +32,11 @@ struct kg_search_service; /* opaque */
 /* errors: those of kg_index_open, EINVAL (options), EIO (port in use) */
 kg_status kg_search_service_start(struct kg_search_service **s,
                                   const struct kg_search_service_opts *opts,
-                                  struct kg_err *err) KG_MUST_CHECK;
-int kg_search_service_port(const struct kg_search_service *s);
-void kg_search_service_info(struct kg_index_info *out, const struct kg_search_service *s);
+                                  struct kg_err *err) KG_GUEST;
+int kg_search_service_port(const struct kg_search_service *s) KG_GUEST;
+void kg_search_service_info(struct kg_index_info *out,
+                            const struct kg_search_service *s) KG_GUEST;
 /* Finishes accepted requests within drain_ms, then ends. NULL allowed */
-void kg_search_service_stop(struct kg_search_service *s, int drain_ms);
+void kg_search_service_stop(struct kg_search_service *s, int drain_ms) KG_GUEST;
 
 #endif
