@@ -454,12 +454,6 @@ static const struct kg_bench_row rows[] = {
      kg_bench_prefill, kg_bench_prefill_parts},
     {"train", "forward, backward and update at D=512 L=8, the 135M and the 0.5B shape",
      false, NULL, kg_bench_train, kg_bench_train_parts},
-    {"experts",
-     "training with 2 of 8 experts beside dense at D=512 L=8, and decoding by the bytes "
-     "of experts that are read",
-     false, NULL, kg_bench_experts, NULL},
-    {"lora", "a step of adapters beside one of all weights at the 0.5B shape, and memory",
-     false, NULL, kg_bench_lora, NULL},
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
      "lab", kg_bench_episodes, NULL},
@@ -473,17 +467,8 @@ static const struct kg_bench_row rows[] = {
      "a pass over the vectors of 100,000 passages, in fp16 and int8, for 1 question and "
      "for 64",
      false, "retriever", kg_bench_search, NULL},
-    {"grader", "grading of mathematics: answers a second of processor time", false, "lab",
-     kg_bench_grader, NULL},
-    {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,
+    {"head", "vocabulary head with Top-k, forward and backward, and its memory", false,
      "lab", kg_bench_head, kg_bench_head_parts},
-    {"exact-kl", "the same with the exact KL of two heads", true, "lab",
-     kg_bench_exact_kl, NULL},
-    {"selection", "the largest 32 of a vocabulary, as a share of the head's product",
-     true, "lab", kg_bench_selection, NULL},
-    {"policy",
-     "head, exact-kl, selection, and the policy mathematics as a share of a step", false,
-     "lab", kg_bench_policy, NULL},
     {0},
 };
 

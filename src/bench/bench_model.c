@@ -495,25 +495,3 @@ kg_status kg_bench_prefill_parts(struct kg_bench_report *r, struct kg_err *err)
 {
     return each_row(r, true, row_parts, err);
 }
-
-kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
-                              const char *name, double bar, struct kg_err *err)
-{
-    const double bytes = kg_bench_parameters(m) * (double)kg_dtype_traits(m->ct)->bytes;
-    struct decoding d;
-    const struct kg_bench_job job = {.run = run_decoding,
-                                     .user = &d,
-                                     .repeats = 3,
-                                     .warm = true,
-                                     .ceiling = KG_BENCH_MEMORY};
-    const struct kg_bench_rate rate = {name, bytes, "GB/s", {bar, false}};
-    struct kg_bench_timing timing;
-    kg_status status;
-
-    KG_TRY(start_decoding(&d, m, 1, PROMPT, 40, err));
-    KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
-    status = kg_bench_put_rate(r, &rate, &timing, err);
-out:
-    kg_rollout_free(d.engine);
-    return status;
-}

@@ -168,10 +168,6 @@ kg_status kg_bench_prefill_parts(struct kg_bench_report *r,
 /* The row of copies to and from a device, in a second run. */
 kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
-/* Decoding of one sequence, measured in bytes of weights read. */
-kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
-                              const char *name, double bar,
-                              struct kg_err *err) KG_MUST_CHECK;
 /* bench_train.c */
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* The row of copies to and from a device, in a second step. */
@@ -183,13 +179,6 @@ kg_status kg_bench_train_parts(struct kg_bench_report *r,
 kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
                                   const struct kg_bench_shape *s, int n_seqs, int seq_len,
                                   struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
-                           int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
-/* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
-kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
-                                int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* bench_parts.c: the CPU backend with timed operations */
 const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
 /* Starts the measurement: resets all counts. */
@@ -229,12 +218,8 @@ kg_status kg_bench_products_beside(struct kg_bench_report *r,
 kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 /* guests/retriever */
 kg_status kg_bench_encode(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_search(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;

@@ -228,7 +228,7 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");
     taken("bench --dtype fp32");
-    taken("bench grader --dtype fp32");
+    taken("bench head --dtype fp32");
     taken("bench ranks --ranks 2 --threads 1 --device cuda --nccl d");
     assert_int_equal(parse("search query --port 1 --help", &help), KG_OK);
     assert_true(help);

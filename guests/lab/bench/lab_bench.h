@@ -39,15 +39,4 @@ struct kg_bench_async_size {
 kg_status kg_bench_async_of(struct kg_bench_report *r,
                             const struct kg_bench_async_size *size,
                             struct kg_err *err) KG_MUST_CHECK;
-/* policy.c */
-struct kg_bench_policy_seconds {
-    double ema_pg;
-    double dearest; /* of the preset that takes longest */
-    const char *name;
-};
-/* The policy mathematics of a step of 4,096 tokens under every preset. */
-kg_status kg_bench_policy_seconds(struct kg_bench_policy_seconds *out,
-                                  struct kg_bench_report *r,
-                                  struct kg_err *err) KG_MUST_CHECK;
-
 #endif
