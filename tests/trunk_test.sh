@@ -21,7 +21,7 @@ missing() { "$trunk" --help | sed -n 's/^  \([a-z-]*\) .* (not in this build)$/\
 
 same_commands() { commands "$trunk" >"$work/a" && commands ./kedge | diff "$work/a" - && [ "$(wc -l <"$work/a")" -gt 25 ]; }
 pass "its help names every command" same_commands
-pass "and says which are not there" [ "$(missing | xargs)" = "replay table embed export wiki policy" ]
+pass "and says which are not there" [ "$(missing | xargs)" = "replay table embed export wiki algorithms policy" ]
 pass "the whole program lacks none" sh -c '! ./kedge --help | grep "not in this build"'
 
 missing_commands() {
@@ -44,7 +44,7 @@ pass "the others have their help" same_texts
 missing_benchmarks() {
     for b in ops episodes head; do refused 1 lab "kedge bench: $b" "$trunk" bench $b || return 1; done
     for b in encode search; do refused 1 retriever "kedge bench: $b" "$trunk" bench $b || return 1; done
-    refused 1 lab "bench ranks" "$trunk" bench ranks
+    refused 1 lab "bench ranks" "$trunk" bench ranks && refused 1 lab "bench serve" "$trunk" bench serve
 }
 pass "so does a benchmark" missing_benchmarks
 missing_modes() {
@@ -54,7 +54,6 @@ missing_modes() {
         task.name=math task.grader=dapo run.dir="$work/none" algo.preset=grpo --dry-run
 }
 pass "so does a published grader" missing_modes
-pass "and the rows against the exact gradient" refused 1 lab "algorithms check" "$trunk" algorithms check
 same_keys() { "$trunk" train --keys >"$work/a" && ./kedge train --keys | cmp - "$work/a"; }
 pass "the keys of a recipe are the same" same_keys
 checked() { "$trunk" doctor >"$work/a" && grep -q '^Sampler and trainer agree' "$work/a"; }

@@ -4,7 +4,7 @@
  * read down a column. docs/which.md begins its lines with these cells, and a test
  * compares them. JSON has all numbers, one line per row and distance.
  */
-#include "cli/algorithms.h"
+#include "lab/algorithms.h"
 
 #include "base/mem.h"
 #include "data/json.h"

@@ -1,6 +1,6 @@
 /* `kedge algorithms check`: its numbers are those of a program of its own
  * (tests/data/exact), what theory says of a row holds, and every row is there. */
-#include "cli/algorithms.h"
+#include "lab/algorithms.h"
 
 #include "base/file.h"
 #include "data/json.h"

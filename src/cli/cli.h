@@ -23,6 +23,8 @@
 #include <stdint.h>
 
 struct kg_json_doc;
+struct kg_model;
+struct kg_tokenizer;
 
 enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2, KG_EXIT_SIGNAL = 128 };
 
@@ -150,8 +152,6 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
 kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
-/* docs/algorithms.md: the tables of policy/ with formula and source. */
-kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 /* The script for bash, zsh or fish.   errors: EINVAL (another shell), ENOMEM */
 kg_status kg_cli_completion(struct kg_str *out, const char *shell,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -246,7 +246,7 @@ int kg_cmd_grade(int argc, char **argv);
 int kg_cmd_show(int argc, char **argv);
 int kg_cmd_data(int argc, char **argv);
 int kg_cmd_search(int argc, char **argv);
-int kg_cmd_algorithms(int argc, char **argv);
+int kg_cmd_algorithms(int argc, char **argv) KG_GUEST;
 int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv) KG_GUEST;
 int kg_cmd_demo(int argc, char **argv);
@@ -275,7 +275,7 @@ extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
 extern const struct kg_flag kg_wiki_flags[] KG_GUEST;
 extern const struct kg_flag kg_table_flags[] KG_GUEST;
-extern const struct kg_flag kg_algorithms_flags[];
+extern const struct kg_flag kg_algorithms_flags[] KG_GUEST;
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];
@@ -330,6 +330,26 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,
                           struct kg_err *err) KG_GUEST;
+
+/* ---- kedge bench serve (guests/lab) ---- */
+
+/* Measures a server under load against its engine alone: rounds alternate between the
+ * engine with all sequences, and as many clients that stream the same sequences from a
+ * server with that model. The served rounds share the cores with the clients. */
+struct kg_serve_load_opts {
+    const struct kg_model *model;
+    const struct kg_tokenizer *tok; /* NULL: streams ids instead of text */
+    int streams;                    /* 0: 64 */
+    int tokens;                     /* tokens per completion; 0: 256 */
+    int rounds;                     /* 0: 5 */
+    double piece_seconds;           /* kg_serve_opts.piece_seconds of the server */
+    bool json;
+};
+/* Appends: the token rates of engine and server; their ratio in the best round and the
+ * median; the processor time of both.
+ * errors: of the engine and the server; EIO if a response was not as expected */
+kg_status kg_serve_load(struct kg_str *out, const struct kg_serve_load_opts *opts,
+                        struct kg_err *err) KG_GUEST;
 
 /* ---- kedge grade --kind qa-* (cmd_grade.c) ---- */
 struct kg_grade_qa {

@@ -11,7 +11,6 @@
 #include "ranks/launch.h"
 #include "ranks/nccl.h"
 #include "ranks/sockets.h"
-#include "serve/load.h"
 #include "tensor/selfcheck.h"
 
 #include <assert.h>
@@ -24,7 +23,6 @@ static int64_t streams;
 static int64_t tokens;
 static int64_t rounds;
 static int64_t piece_ms = 50;
-static int64_t soak_s;
 static int64_t ranks = 1;
 static bool parts;
 static const char *only_row;
@@ -54,8 +52,6 @@ const struct kg_flag kg_bench_flags[] = {
      1 << 20},
     {"rounds", 0, KG_IF("=serve", rounds), "N",
      "how often both sides are measured (default 5)", 1, 4096},
-    {"soak", 0, KG_IF("=serve", soak_s), "S",
-     "continue the load for this time in seconds (default 0)", 0, 86400},
     {"stream-interval", 0, KG_IF("=serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000},
     {"ranks", 0, KG_IF("=ranks,async", ranks), "N",
@@ -108,6 +104,8 @@ static kg_status check_name(const char *name, struct kg_err *err)
 static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 {
     struct kg_loaded l;
+    if (!kg_serve_load)
+        return kg_guest_missing("bench serve", "lab", err);
     if (kg_load.dir == NULL)
         return kg_fail(err, KG_EINVAL, "serve: expected --model DIR");
     KG_TRY(kg_load_model(&l, &kg_load, err));
@@ -117,7 +115,6 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
                                       .tokens = (int)tokens,
                                       .rounds = (int)rounds,
                                       .piece_seconds = (double)piece_ms / 1e3,
-                                      .soak_seconds = (double)soak_s,
                                       .json = json};
     kg_status status = kg_serve_load(out, &opts, err);
     kg_load_release(&l);

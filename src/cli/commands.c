@@ -233,7 +233,7 @@ const struct kg_command kg_commands[] = {
      "named) with the exact value and gradient. It sums over every outcome of a small "
      "vocabulary and draws nothing. KEY=VALUE sets a bound or another key that the rows "
      "read. docs/which.md explains the columns.",
-     -1, NULL, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, "lab"},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
      "Without NAME prints a list. With NAME, or --all, prints every value of algo, kl "

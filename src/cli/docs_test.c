@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/file.h"
+#include "lab/algorithms.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
 #include "report/metrics.h"

@@ -1,6 +1,6 @@
-/* Cells that both forms of `kedge algorithms` print. */
-#ifndef KG_CLI_ALGORITHMS_H
-#define KG_CLI_ALGORITHMS_H
+/* `kedge algorithms`: the page, the cells that it shares with the check, the check. */
+#ifndef KG_LAB_ALGORITHMS_H
+#define KG_LAB_ALGORITHMS_H
 
 #include "base/str.h"
 #include "policy/algo.h"
@@ -12,10 +12,13 @@ kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_abo
                                   struct kg_err *err) KG_MUST_CHECK;
 const char *kg_algorithms_target(enum kg_target target);
 
-/* guests/lab: `kedge algorithms check`: the tables, or one JSON line per row and
+/* docs/algorithms.md: the tables of policy/ with formula and source. */
+kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+
+/* `kedge algorithms check`: the tables, or one JSON line per row and
  * place. args: names of rows (none: all) and KEY=VALUE.   errors: NOTFOUND (no row of
  * a table that can be checked), EINVAL (a key that no checked row reads), ENOMEM */
 kg_status kg_algorithms_check(struct kg_str *out, char *const *args, size_t n, bool json,
-                              struct kg_err *err) KG_GUEST;
+                              struct kg_err *err) KG_MUST_CHECK;
 
 #endif

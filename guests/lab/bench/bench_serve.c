@@ -1,12 +1,14 @@
-/* The load: clients, rounds, and the report. The cost of a server is a few per cent, less
- * than a machine varies from minute to minute. So both sides run alternately in one
- * process, on the same sequences. The report has the ratios of neighbouring runs, their
- * median, and processor time, which a busy machine distorts less. Clients are one thread
- * over many sockets, counted on the server's side. Networks are not measured. */
-#include "serve/load.h"
+/* kedge bench serve: clients, rounds, and the report. The cost of a server is a few per
+ * cent, less than a machine varies from minute to minute. So both sides run alternately
+ * in one process, on the same sequences. The report has the ratios of neighbouring runs,
+ * their median, and processor time, which a busy machine distorts less. Clients are one
+ * thread over many sockets. Networks are not measured. */
+#include "cli/cli.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
+#include "data/json.h"
 #include "net/http_client.h"
 #include "rollout/sampling.h"
 #include "serve/serve.h"
@@ -14,18 +16,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { PROMPT = 16, MAX_ROUNDS = 4096, MAX_STREAMS = 512, ANSWER_MS = 600000 };
-
-/* One request as its client sees it. */
-struct seen {
-    double first; /* piece, seconds of the clock; 0: none yet */
-    double end;
-};
 
 struct load {
     struct kg_serve_load_opts opts;
@@ -41,12 +36,8 @@ struct load {
     struct kg_err served_err;
     struct kg_http_client *client;
     char url[80];
-    struct seen *seen;                    /* (2 streams) */
-    double *alone_s, *served_s, *ratio;   /* (rounds) */
-    uint64_t first_bytes, first_resident; /* after the first round */
-    double alone_cpu, served_cpu;         /* seconds of all threads, summed */
-    double soaked_s;                      /* and rounds of it */
-    int64_t soaked;
+    double *alone_s, *served_s, *ratio; /* (rounds) */
+    double alone_cpu, served_cpu;       /* seconds of all threads, summed */
 };
 
 /* ---- both sides get the same sequences ---- */
@@ -65,16 +56,15 @@ static struct kg_sampling sampling(const struct load *l)
 static kg_status make_requests(struct load *l, struct kg_err *err)
 {
     size_t n = (size_t)l->opts.streams;
-    l->prompts = kg_mem_calloc(2 * n, sizeof *l->prompts, "load", err);
+    l->prompts = kg_mem_calloc(n, sizeof *l->prompts, "load", err);
     l->requests = kg_mem_calloc(n, sizeof *l->requests, "load", err);
     l->trajs = kg_mem_calloc(n, sizeof *l->trajs, "load", err);
-    l->seen = kg_mem_calloc(2 * n, sizeof *l->seen, "load", err);
     l->alone_s = kg_mem_calloc(3 * (size_t)l->opts.rounds, sizeof(double), "load", err);
-    if (!l->prompts || !l->requests || !l->trajs || !l->seen || !l->alone_s)
+    if (!l->prompts || !l->requests || !l->trajs || !l->alone_s)
         return err->code;
     l->served_s = l->alone_s + l->opts.rounds;
     l->ratio = l->served_s + l->opts.rounds;
-    for (size_t i = 0; i < 2 * n; i++)
+    for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < PROMPT; k++)
             l->prompts[i][k] = (int32_t)((i * 131 + k * 17 + 3) %
                                          (size_t)l->opts.model->config.vocab);
@@ -160,22 +150,9 @@ static kg_status stop_server(struct load *l, struct kg_err *err)
 
 /* ---- the clients ---- */
 
-static kg_status on_piece(void *user, uint64_t ticket, const char *data, size_t n,
-                          struct kg_err *err)
-{
-    struct load *l = user;
-    (void)data;
-    (void)n;
-    (void)err;
-    if (l->seen[ticket].first == 0)
-        l->seen[ticket].first = kg_clock_seconds();
-    return KG_OK;
-}
-
 static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg_err *err)
 {
-    struct load *l = user;
-    l->seen[a->ticket].end = kg_clock_seconds();
+    (void)user;
     if (a->status != KG_OK)
         return kg_fail(err, KG_EIO, "a stream failed: %s", a->reason);
     if (a->http_status != 200 || a->body_n < 16 ||
@@ -187,15 +164,12 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
 
 static kg_status open_client(struct load *l, struct kg_err *err)
 {
-    struct kg_http_client_opts opts = {.max_in_flight = 2 * l->opts.streams,
-                                       .timeout_ms = ANSWER_MS,
-                                       .tries = 1,
-                                       .piece = on_piece,
-                                       .piece_user = l};
+    struct kg_http_client_opts opts = {
+        .max_in_flight = l->opts.streams, .timeout_ms = ANSWER_MS, .tries = 1};
     return kg_http_client_open(&l->client, &opts, err);
 }
 
-static kg_status ask(struct load *l, int i, int tokens, struct kg_err *err)
+static kg_status ask(struct load *l, int i, struct kg_err *err)
 {
     struct kg_str body = {0};
     kg_status status = kg_str_puts(&body, "{\"prompt\": ", err);
@@ -206,84 +180,24 @@ static kg_status ask(struct load *l, int i, int tokens, struct kg_err *err)
             &body, err,
             ", \"max_tokens\": %d, \"ignore_eos\": true, \"seed\": %d, "
             "\"stream\": true%s}",
-            tokens, i, l->opts.tok ? "" : ", \"return_token_ids\": true");
+            l->opts.tokens, i, l->opts.tok ? "" : ", \"return_token_ids\": true");
     if (status == KG_OK)
         status = kg_http_client_submit(l->client, l->url, body.data, body.len,
                                        (uint64_t)i, err);
     kg_str_release(&body);
-    l->seen[i] = (struct seen){0};
     return status;
-}
-
-static kg_status poll(struct load *l, struct kg_err *err)
-{
-    return kg_http_client_poll(l->client, 10, on_answer, l, err);
-}
-
-/* pause_us: between two looks at the sockets, so that the clients, who share the cores,
- * take many pieces at a time. */
-static kg_status run_until_told(struct load *l, unsigned pause_us, struct kg_err *err)
-{
-    while (kg_http_client_waiting(l->client) > 0) {
-        KG_TRY(poll(l, err));
-        usleep(pause_us);
-    }
-    return KG_OK;
 }
 
 static kg_status run_served(double *seconds, struct load *l, struct kg_err *err)
 {
     double start = kg_clock_seconds();
     for (int i = 0; i < l->opts.streams; i++)
-        KG_TRY(ask(l, i, l->opts.tokens, err));
-    KG_TRY(run_until_told(l, 5000, err));
+        KG_TRY(ask(l, i, err));
+    while (kg_http_client_waiting(l->client) > 0) {
+        KG_TRY(kg_http_client_poll(l->client, 10, on_answer, l, err));
+        usleep(5000); /* the clients, which share the cores, take many pieces at a time */
+    }
     *seconds = kg_clock_seconds() - start;
-    return KG_OK;
-}
-
-/* ---- a slot is free: how long until the next one's first token? ---- */
-
-static bool all_begun(const struct load *l)
-{
-    for (int i = 0; i < l->opts.streams; i++)
-        if (l->seen[i].first == 0)
-            return false;
-    return true;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Streams end one after the other; half as many requests wait after them. The k-th of
- * these begins in the slot that the k-th end has freed.   waits: seconds, in order */
-static kg_status run_queue(double *waits, int n_waiting, struct load *l,
-                           struct kg_err *err)
-{
-    int n = l->opts.streams;
-    int half = l->opts.tokens / 2;
-    double ends[MAX_STREAMS];
-    double firsts[MAX_STREAMS];
-    for (int i = 0; i < n; i++)
-        KG_TRY(ask(l, i, half + 1 + i * half / n, err));
-    while (!all_begun(l))
-        KG_TRY(poll(l, err));
-    for (int i = n; i < n + n_waiting; i++)
-        KG_TRY(ask(l, i, half, err));
-    double asked = kg_clock_seconds();
-    KG_TRY(run_until_told(l, 0, err));
-    for (int i = 0; i < n; i++) /* a slot that was free already waited for the asking */
-        ends[i] = l->seen[i].end > asked ? l->seen[i].end : asked;
-    for (int i = 0; i < n_waiting; i++)
-        firsts[i] = l->seen[n + i].first;
-    qsort(ends, (size_t)n, sizeof *ends, by_value);
-    qsort(firsts, (size_t)n_waiting, sizeof *firsts, by_value);
-    for (int i = 0; i < n_waiting; i++)
-        waits[i] = firsts[i] - ends[i];
-    qsort(waits, (size_t)n_waiting, sizeof *waits, by_value);
     return KG_OK;
 }
 
@@ -293,7 +207,7 @@ static double median(const double *values, int n)
 {
     double sorted[MAX_ROUNDS];
     memcpy(sorted, values, (size_t)n * sizeof *values);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    kg_sort_doubles(sorted, (size_t)n);
     return sorted[n / 2];
 }
 
@@ -315,38 +229,21 @@ static kg_status put_row(struct kg_str *out, const struct load *l, const char *n
                          name, best, middle, unit);
 }
 
-static kg_status report(struct kg_str *out, const struct load *l, const double *waits,
-                        int n_waiting, struct kg_err *err)
+static kg_status report(struct kg_str *out, const struct load *l, struct kg_err *err)
 {
     int n = l->opts.rounds;
     double work = (double)l->opts.streams * l->opts.tokens;
     double alone = median(l->alone_s, n);
     double served = median(l->served_s, n);
-    double step = served / l->opts.tokens;
     KG_TRY(put_row(out, l, "engine alone", work / least(l->alone_s, n), work / alone,
                    "tokens/s", err));
     KG_TRY(put_row(out, l, "served, all streams", work / least(l->served_s, n),
                    work / served, "tokens/s", err));
     KG_TRY(put_row(out, l, "served / alone, paired rounds", 100 / least(l->ratio, n),
                    100 / median(l->ratio, n), "% (asked: 90)", err));
-    KG_TRY(put_row(out, l, "processor time, alone and served, clients too",
+    return put_row(out, l, "processor time, alone and served, clients too",
                    1e6 * l->alone_cpu / (work * n), 1e6 * l->served_cpu / (work * n),
-                   "us a token", err));
-    KG_TRY(put_row(out, l, "free slot to first token", waits[0] / step,
-                   waits[n_waiting / 2] / step, "decode steps (asked: under 3)", err));
-    KG_TRY(put_row(out, l, "the same, 95 % are below", waits[n_waiting * 95 / 100] / step,
-                   waits[n_waiting - 1] / step, "decode steps (second: the longest)",
-                   err));
-    if (l->soaked > 0)
-        KG_TRY(put_row(out, l, "soak, served alone", l->soaked_s,
-                       (double)(l->soaked * l->opts.streams),
-                       "seconds (second: answers, none of them wrong)", err));
-    KG_TRY(put_row(out, l, "heap, after the first round and at the end",
-                   (double)l->first_bytes / 1e6, (double)kg_mem_current_bytes() / 1e6,
-                   "MB", err));
-    return put_row(out, l, "resident, after the first round and at the end",
-                   (double)l->first_resident / 1e6, (double)kg_mem_resident_bytes() / 1e6,
-                   "MB", err);
+                   "us a token", err);
 }
 
 /* ---- all of it ---- */
@@ -363,22 +260,6 @@ static kg_status run_rounds(struct load *l, struct kg_err *err)
         l->alone_cpu += middle - start;
         l->served_cpu += cpu_seconds() - middle;
         l->ratio[i] = l->served_s[i] / l->alone_s[i];
-        if (i > 0)
-            continue;
-        l->first_bytes = kg_mem_current_bytes();
-        l->first_resident = kg_mem_resident_bytes();
-    }
-    return KG_OK;
-}
-
-/* Load that goes on: an answer that is not what it should be ends it with an error. */
-static kg_status soak(struct load *l, struct kg_err *err)
-{
-    double seconds;
-    while (l->soaked_s < l->opts.soak_seconds) {
-        KG_TRY(run_served(&seconds, l, err));
-        l->soaked_s += seconds;
-        l->soaked++;
     }
     return KG_OK;
 }
@@ -389,7 +270,6 @@ static void release(struct load *l)
     kg_mem_free(l->trajs);
     kg_mem_free(l->requests);
     kg_mem_free(l->prompts);
-    kg_mem_free(l->seen);
     kg_mem_free(l->alone_s);
     kg_rollout_free(l->engine);
     kg_http_client_close(l->client);
@@ -420,19 +300,15 @@ kg_status kg_serve_load(struct kg_str *out, const struct kg_serve_load_opts *opt
 {
     struct load l = {0};
     struct kg_err unread;
-    double waits[MAX_STREAMS];
     kg_status status;
     KG_TRY(take_opts(&l, opts, err));
-    int n_waiting = (l.opts.streams + 1) / 2;
     struct kg_rollout_opts engine = {.max_batch = l.opts.streams, .max_len = max_len(&l)};
     KG_TRY_GOTO(out, make_requests(&l, err));
     KG_TRY_GOTO(out, kg_rollout_create(&l.engine, opts->model, opts->tok, &engine, err));
     KG_TRY_GOTO(out, open_client(&l, err));
     KG_TRY_GOTO(out, start_server(&l, err));
     KG_TRY_GOTO(out, run_rounds(&l, err));
-    KG_TRY_GOTO(out, soak(&l, err));
-    KG_TRY_GOTO(out, run_queue(waits, n_waiting, &l, err));
-    status = report(out, &l, waits, n_waiting, err);
+    status = report(out, &l, err);
 out:
     if (stop_server(&l, &unread) != KG_OK && status == KG_OK) {
         *err = unread;
