@@ -87,7 +87,8 @@ static void chunks_have_the_bits_of_the_whole(void **state)
 static void decoding_has_the_bits_of_the_whole(void **state)
 {
     (void)state;
-    static const int from[] = {0, 63, 64, 127, 1000, 1023, 1024, 1025, 1089};
+    static const int from[] = {0,   63,  64,   127,  254,  255,  256,
+                               257, 512, 1000, 1023, 1024, 1025, 1089};
     for (int windowed = 0; windowed < 2; windowed++) {
         struct problem p = {
             KG_BF16,          .heads = windowed ? 1 : 2,   .kv_heads = windowed ? 1 : 2,
@@ -102,6 +103,134 @@ static void decoding_has_the_bits_of_the_whole(void **state)
         answer_release(&full);
         problem_release(&p);
     }
+}
+
+/* ---- rows alone ---- */
+/* Rows at n positions of sequence 0, each as a sequence of its own. */
+static struct answer alone(const struct problem *p, const int *pos, int n)
+{
+    struct kg_attn a = attn_of(p);
+    struct answer out = answer_init(p, n);
+    struct kg_attn_seq *seqs = buffer_of(n, sizeof *seqs);
+    struct kg_mat q = matrix(p->dtype, n, p->q.cols);
+
+    for (int i = 0; i < n; i++) {
+        seqs[i] = (struct kg_attn_seq){.row = i, .n_rows = 1, .pos = pos[i]};
+        memcpy((char *)q.data + (size_t)i * row_bytes(q),
+               (char *)p->q.data + (size_t)pos[i] * row_bytes(q), row_bytes(q));
+    }
+    a.q = q;
+    a.seqs = seqs;
+    a.n_seqs = n;
+    attend(&out, &a);
+    buffer_free(q.data);
+    buffer_free(seqs);
+    return out;
+}
+
+/* Rows pos - 1 and pos of sequence 0, as a prompt's. */
+static struct answer beside_another(const struct problem *p, int pos)
+{
+    const struct kg_attn_seq seq = {.row = 0, .n_rows = 2, .pos = pos - 1};
+    struct kg_attn a = attn_of(p);
+    struct answer out = answer_init(p, 2);
+
+    a.q = kg_mat_rows(p->q, pos - 1, 2);
+    a.seqs = buffer_with(&seq, 1, sizeof seq);
+    attend(&out, &a);
+    buffer_free((void *)(uintptr_t)a.seqs);
+    return out;
+}
+
+/* The same bits; of what is no number, any of it. */
+static void assert_row_equal(const struct problem *p, const struct answer *a, int64_t ra,
+                             const struct answer *b, int64_t rb, const char *which)
+{
+    for (int64_t c = 0; c < p->q.cols; c++) {
+        const double x = get(a->o, ra, c), y = get(b->o, rb, c);
+
+        if (isnan(x) ? !isnan(y) : x != y)
+            fail_msg("%s, column %d: expected %a, found %a", which, (int)c, x, y);
+    }
+    for (int h = 0; h < p->heads; h++) {
+        const float x = a->lse[ra * p->heads + h], y = b->lse[rb * p->heads + h];
+
+        if (isnan(x) ? !isnan(y) : memcmp(&x, &y, sizeof x) != 0)
+            fail_msg("%s, head %d: expected lse %a, found %a", which, h, (double)x,
+                     (double)y);
+    }
+}
+
+/* n of the positions at a time, with every bound on the keys. */
+static void check_alone(struct problem *p, const struct answer *expected, const int *pos,
+                        int n_pos, int n)
+{
+    static const int most[] = {0, 1, 2};
+    char which[80];
+
+    for (size_t m = 0; m < sizeof most / sizeof *most; m++)
+        for (int first = 0; first + n <= n_pos; first += n) {
+            p->most_keys = most[m] * 4160;
+            struct answer out = alone(p, pos + first, n);
+            for (int i = 0; i < n; i++) {
+                snprintf(which, sizeof which, "position %d, %d rows, at most %d keys",
+                         pos[first + i], n, p->most_keys);
+                assert_row_equal(p, &expected[first + i], 1, &out, i, which);
+            }
+            answer_release(&out);
+        }
+}
+
+/* Their parts are shared by several warps and, as few rows have a device for themselves,
+ * blocks. */
+static void long_rows_have_the_bits_of_prompts(void **state)
+{
+    static const int pos[] = {4159, 255, 256, 4095, 1023, 4096};
+    enum { N = sizeof pos / sizeof *pos };
+    static const struct problem of[] = {
+        {KG_BF16, .heads = 7, .kv_heads = 1, .hd = 64},
+        {KG_BF16, .heads = 2, .kv_heads = 2, .hd = 128, .window = 700},
+        {KG_BF16, .heads = 20, .kv_heads = 1, .hd = 64, .softcap = 0.8f},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct problem p = of[i];
+        struct answer expected[N];
+        p.n_seqs = 1;
+        p.lengths[0] = 4160;
+        problem_init(&p);
+        for (int k = 0; k < N; k++)
+            expected[k] = beside_another(&p, pos[k]);
+        for (int n = 1; n <= N; n += n < 3 ? 1 : N - 3)
+            check_alone(&p, expected, pos, N, n);
+        for (int k = 0; k < N; k++)
+            answer_release(&expected[k]);
+        problem_release(&p);
+    }
+}
+
+/* An infinite value in the row's last block of keys, or in one before. */
+static void infinite_values_are_alike_in_every_row(void **state)
+{
+    static const int pos[] = {300}, at[] = {299, 260, 100};
+
+    (void)state;
+    for (int windowed = 0; windowed < 2; windowed++)
+        for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+            struct problem p = {KG_BF16,         .heads = 3,
+                                .kv_heads = 1,   .hd = 64,
+                                .n_seqs = 1,     .window = windowed ? 250 : 0,
+                                .lengths = {310}};
+            problem_init(&p);
+            set(p.v, at[i], 5, INFINITY);
+            struct answer two = beside_another(&p, 300), one = alone(&p, pos, 1);
+            assert_row_equal(&p, &two, 1, &one, 0, "a row with an infinite value");
+            assert_false(isfinite(get(one.o, 0, 5)));
+            answer_release(&two);
+            answer_release(&one);
+            problem_release(&p);
+        }
 }
 
 /* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
@@ -341,6 +470,7 @@ static void keys_before_a_window_never_contribute(void **state)
         assert_true(isnan(out.lse[(first - 1) * p.heads]));
         assert_rows_equal(&full, first, &out, first, 70);
         assert_lse_equal(&full, first, &out, first, 70, p.heads);
+        check_chunk(&p, &full, first, 1);
         answer_release(&out);
         answer_release(&full);
         problem_release(&p);
@@ -435,6 +565,8 @@ int main(void)
         cmocka_unit_test(matches_plain_version),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
+        cmocka_unit_test(long_rows_have_the_bits_of_prompts),
+        cmocka_unit_test(infinite_values_are_alike_in_every_row),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(a_row_has_its_bits_in_every_batch),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
@@ -450,6 +582,8 @@ int main(void)
         cmocka_unit_test(matches_plain_version),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
+        cmocka_unit_test(long_rows_have_the_bits_of_prompts),
+        cmocka_unit_test(infinite_values_are_alike_in_every_row),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),

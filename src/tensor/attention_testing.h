@@ -24,6 +24,7 @@ struct problem {
     int hd;
     int window; /* 0: none */
     float softcap;
+    int most_keys; /* as in kg_attn */
     int n_seqs;
     int lengths[MAX_SEQS];
     int64_t n;
@@ -74,6 +75,7 @@ static inline struct kg_attn attn_of(const struct problem *p)
         .scale = (float)(1.0 / sqrt(p->hd)),
         .window = p->window,
         .softcap = p->softcap,
+        .most_keys = p->most_keys,
         .seqs = p->seqs,
         .n_seqs = p->n_seqs,
     };

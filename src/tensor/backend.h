@@ -208,6 +208,7 @@ struct kg_attn {
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
     struct kg_ivec blocks; /* tables of all sequences; empty: their keys are contiguous */
+    int32_t most_keys; /* no sequence has more: where few rows are split; 0: unknown */
 };
 
 /* ---- vocabulary head ---- */

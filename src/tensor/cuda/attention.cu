@@ -5,7 +5,7 @@
  * rows and every sixteenth column: of the scores, these are the four registers that a
  * lane of the CPU adds first, so sixteen neighbours make its tree.
  *
- * bf16 heads of 64 and 128 are attention_mma.cu's.
+ * bf16 heads of 64 and 128 are attention_mma.cu's and attention_rows.cu's.
  */
 #include "tensor/cuda/attention_internal.h"
 
@@ -219,7 +219,9 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
 {
     const int64_t tiles = kg_cuda_most_tiles(a);
 
-    if (tiles > 0 && kg_cuda_by_mma(a))
+    if (tiles > 0 && kg_cuda_by_mma(a) && a->q.rows <= a->n_seqs && !a->both_ways)
+        KG_TRY(kg_cuda_attention_rows(o, lse, a, err));
+    else if (tiles > 0 && kg_cuda_by_mma(a))
         kg_cuda_attention_mma(o, lse, a);
     else if (tiles > 0)
         KG_LAUNCH(attention,

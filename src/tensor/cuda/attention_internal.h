@@ -221,6 +221,10 @@ static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 }
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
+/* The same bits where there are no more rows than sequences, as in decoding.
+ * errors: ENOMEM */
+kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
+                                 const struct kg_attn *a, struct kg_err *err);
 
 /* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
  * tanh(in x). */
@@ -318,7 +322,7 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   int n, int64_t col)
 {
     enum { EIGHTS = W - 1, EACH = THREADS / EIGHTS, PAIRS = 4 * EIGHTS };
-    const int thread = kg_anew((int)threadIdx.x);
+    const int thread = kg_anew((int)threadIdx.x % THREADS);
     const int r = thread / EIGHTS, c = thread % EIGHTS;
 
     static_assert(ROWS % EACH == 0 && THREADS % EIGHTS == 0, "whole rows");
@@ -345,24 +349,26 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* to[r] <- its head's part of row r of a tile; aligned rows are copies that arrive later,
- * rows beyond the last are zero */
-template <int THREADS, int W>
-static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
-                                                 const struct kg_mat &m,
-                                                 const struct kg_cuda_tile &t)
+/* to[r] <- its head's part of row first + r of a tile; aligned rows are copies that
+ * arrive later, rows beyond the last are zero */
+template <int THREADS, int ROWS = KG_ATTN_ROWS, int W>
+static __device__ inline void
+kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W], const struct kg_mat &m,
+                   const struct kg_cuda_tile &t, int first = 0)
 {
     const bool aligned = kg_cuda_is_aligned(m);
 
-    for (int e = (int)threadIdx.x; e < KG_ATTN_ROWS * (W - 1); e += THREADS) {
-        const int r = e / (W - 1), c = e % (W - 1), at = r < t.rows ? r : 0;
+    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
+        const int r = e / (W - 1), c = e % (W - 1);
+        const bool there = first + r < t.rows;
+        const int at = there ? first + r : 0;
         const int64_t row = kg_cuda_query(t, at);
         const int64_t col = kg_cuda_head(t, at) * 8 * (W - 1) + 8 * c;
 
         if (aligned)
-            kg_copy_later(&to[r][c], kg_cuda_bf16(m, row) + col, r < t.rows ? 16 : 0);
+            kg_copy_later(&to[r][c], kg_cuda_bf16(m, row) + col, there ? 16 : 0);
         else
-            to[r][c] = r < t.rows ? kg_cuda_load_eight(m, row, col) : kg_cuda_eight{};
+            to[r][c] = there ? kg_cuda_load_eight(m, row, col) : kg_cuda_eight{};
     }
 }
 
