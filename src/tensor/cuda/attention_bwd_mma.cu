@@ -348,7 +348,7 @@ static __device__ void walk(float dk[HD / 8][4], float dv[HD / 8][4],
 
 /* to <- sum, or to + sum, times scale */
 template <int HD>
-static __device__ void write(struct kg_mat to, const float sum[HD / 8][4],
+static __device__ void write(struct kg_mat to, float sum[HD / 8][4],
                              const struct block &b, int col, bool adds, float scale)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -360,14 +360,13 @@ static __device__ void write(struct kg_mat to, const float sum[HD / 8][4],
         if (key >= b.n)
             continue;
         float *const at = kg_cuda_f32(to, b.first + key) + col + 2 * (lane % 4);
+        if (adds)
 #pragma unroll
-        for (int c = 0; c < HD / 8; c++)
+            for (int e = 0; e < HD / 4; e++)
+                sum[e / 2][h * 2 + e % 2] += at[e / 2 * 8 + e % 2];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float x = sum[c][2 * h + i];
-
-                at[8 * c + i] = (adds ? at[8 * c + i] + x : x) * scale;
-            }
+        for (int e = 0; e < HD / 4; e++)
+            at[e / 2 * 8 + e % 2] = sum[e / 2][h * 2 + e % 2] * scale;
     }
 }
 

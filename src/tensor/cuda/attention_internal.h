@@ -314,8 +314,9 @@ static __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m)
 }
 
 /* to[j] <- columns from col on of row first + j of n, and zeros beyond them, because 0
- * times a NaN in memory would be NaN. Aligned rows are copies that arrive later; others
- * come pair by pair, which needs few registers. */
+ * times a NaN in memory would be NaN. Aligned rows are copies that arrive later, of zero
+ * bytes beyond the end, where nothing is read; others come pair by pair, which needs few
+ * registers. */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   const struct kg_mat &m, int64_t first,
@@ -327,14 +328,12 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
 
     static_assert(ROWS % EACH == 0 && THREADS % EIGHTS == 0, "whole rows");
     if (kg_cuda_is_aligned(m)) {
-        const uint16_t *const from = kg_cuda_bf16(m, first) + col + 8 * c;
+        const uint16_t *from = kg_cuda_bf16(m, first + r) + col + 8 * c;
 
 #pragma unroll
         for (int i = 0; i < ROWS; i += EACH) {
-            const int j = kg_anew(r) + i;
-
-            kg_copy_later(&to[i + r][c], from + (j < n ? j : 0) * m.stride,
-                          j < n ? 16 : 0);
+            kg_copy_later(&to[i + r][c], from, i + r < n ? 16 : 0);
+            from += EACH * m.stride;
         }
         return;
     }
@@ -350,25 +349,32 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
 }
 
 /* to[r] <- its head's part of row first + r of a tile; aligned rows are copies that
- * arrive later, rows beyond the last are zero */
+ * arrive later, rows beyond the last are zero. A thread divides by the group once, not for
+ * each row. */
 template <int THREADS, int ROWS = KG_ATTN_ROWS, int W>
 static __device__ inline void
 kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W], const struct kg_mat &m,
                    const struct kg_cuda_tile &t, int first = 0)
 {
+    enum { EIGHTS = W - 1, EACH = THREADS / EIGHTS };
     const bool aligned = kg_cuda_is_aligned(m);
+    const int c = (int)threadIdx.x % EIGHTS, by = EACH / t.group, left = EACH % t.group;
+    int r = (int)threadIdx.x / EIGHTS, head = kg_cuda_head(t, first + r);
+    int64_t row = kg_cuda_query(t, first + r);
 
-    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
-        const int r = e / (W - 1), c = e % (W - 1);
+    static_assert(THREADS % EIGHTS == 0, "whole rows");
+#pragma unroll 1
+    for (; r < ROWS; r += EACH) {
         const bool there = first + r < t.rows;
-        const int at = there ? first + r : 0;
-        const int64_t row = kg_cuda_query(t, at);
-        const int64_t col = kg_cuda_head(t, at) * 8 * (W - 1) + 8 * c;
+        const int64_t col = ((int64_t)head * EIGHTS + c) * 8;
 
         if (aligned)
             kg_copy_later(&to[r][c], kg_cuda_bf16(m, row) + col, there ? 16 : 0);
         else
             to[r][c] = there ? kg_cuda_load_eight(m, row, col) : kg_cuda_eight{};
+        head += left;
+        row += by + (head >= (t.kv_head + 1) * t.group);
+        head -= head >= (t.kv_head + 1) * t.group ? t.group : 0;
     }
 }
 
