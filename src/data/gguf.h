@@ -1,14 +1,14 @@
 /* GGUF files, as llama.cpp writes them: metadata by key, and tensors over a map.
  *
- *     "GGUF", version, how many tensors, how many values
+ *     "GGUF", version, number of tensors, number of values
  *     values: key, type, value; a value is a number, a bool, a text or an array of those
  *     tensors: name, dimensions (innermost first), type, place in the data
  *     data, aligned
  *
  * Little-endian files of versions 2 and 3 are read. A split set is opened by its first
- * file, NAME-00001-of-00003.gguf, whose metadata holds for all. Everything is checked
- * when a file is opened, and errors name the byte: all that this header returns lies
- * inside the file.
+ * file, NAME-00001-of-00003.gguf; the set's metadata is in this file. Opening checks
+ * everything, and errors name the byte; so all pointers returned here are inside the
+ * file.
  */
 #ifndef KG_DATA_GGUF_H
 #define KG_DATA_GGUF_H
@@ -39,7 +39,7 @@ enum kg_gguf_type {
 
 enum { KG_GGUF_DIMS = 4, KG_GGUF_NAME = 127 /* bytes of a tensor's name or a key */ };
 
-/* All of it borrowed from the map. */
+/* Everything is borrowed from the map. */
 struct kg_gguf_value {
     char key[KG_GGUF_NAME + 1];
     enum kg_gguf_type type;

@@ -2,8 +2,8 @@
  * tokenizer files and tensors by transformers' names (rows of data/source.c).
  *
  * Metadata about the model becomes fields of config.json. A key that no table has becomes
- * a field with its own name, so the rules for unknown fields hold for it too: refused if
- * it can bear on the mathematics, else named in a warning.
+ * a field of the same name. So it is treated like any unknown field: refused if it may
+ * affect the mathematics, else named in a warning.
  */
 #ifndef KG_DATA_GGUF_MODEL_H
 #define KG_DATA_GGUF_MODEL_H
@@ -17,8 +17,8 @@
  * UNSUPPORTED (an architecture, tokenizer or pre-tokenizer that is not known) */
 kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The tensors over the file's map. Rows that llama.cpp has in another order, and norms
- * that it has with 1 added, are marked (kg_st_tensor); experts are tensors of their own.
+/* The tensors over the file's map. Rows that llama.cpp stores in another order, and norms
+ * that it stores with 1 added, are marked (kg_st_tensor). Each expert has a tensor.
  */
 kg_status kg_gguf_tensors(struct kg_st_set **set, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -28,8 +28,8 @@ kg_status kg_gguf_tensors(struct kg_st_set **set, const char *path,
 enum kg_gguf_flag {
     KG_GGUF_PAIRED = 1 << 0,  /* rows of q and k: rotary pairs adjacent */
     KG_GGUF_NORM_1 = 1 << 1,  /* norms with 1 added */
-    KG_GGUF_EXPERTS = 1 << 2, /* the one for experts, of two rows with this name */
-    KG_GGUF_OUT = 1 << 3,     /* only for writing; read by another row */
+    KG_GGUF_EXPERTS = 1 << 2, /* two rows have this name: this one is for experts */
+    KG_GGUF_OUT = 1 << 3,     /* only for writing; another row is for reading */
 };
 struct kg_gguf_arch {
     const char *name; /* general.architecture */
@@ -43,7 +43,7 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
 /* The value of "ARCHITECTURE.key", or NULL. */
 const struct kg_gguf_value *kg_gguf_of(const struct kg_gguf *g,
                                        const struct kg_gguf_arch *arch, const char *key);
-/* Values of a head of queries and keys. */
+/* Dimension of a head of queries and keys. */
 int64_t kg_gguf_head_dim(const struct kg_gguf *g, const struct kg_gguf_arch *arch);
 /* Whether a list of names, "gemma2 gemma3", contains this one; NULL: always. */
 bool kg_gguf_names(const char *names, const char *name);

@@ -4,11 +4,10 @@
  *   ROOT/models--ORG--NAME/snapshots/COMMIT/FILE   a link to
  *   ROOT/models--ORG--NAME/blobs/HASH              its bytes
  *
- * Data sets use datasets--ORG--NAME; a model without ORG ("gpt2") uses models--NAME.
- * ROOT is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
- * ~/.cache/huggingface/hub. These and the variables in net/hub.h are the only environment
- * variables that decide what kedge reads, because programs that share a cache must agree
- * on its place.
+ * Data sets use datasets--ORG--NAME; a model without ORG ("gpt2") uses models--NAME. ROOT
+ * is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
+ * ~/.cache/huggingface/hub. Environment variables decide what kedge reads only here and
+ * in net/hub.h: programs that share a cache must agree on its folder.
  */
 #ifndef KG_DATA_HUB_H
 #define KG_DATA_HUB_H

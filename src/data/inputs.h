@@ -24,9 +24,8 @@ kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char 
 kg_status kg_inputs_put_facts(struct kg_str *out, const char *inputs,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Compares the "inputs" of a manifest with the present ones, an object as above. Labels
- * that begin with `past` belong to files that are no longer read and are skipped (NULL:
- * none).
+/* Compares the "inputs" of a manifest with `present`, the object for the current files.
+ * Skips labels that begin with `past`: these files are no longer read (NULL: none).
  * errors: ECONFLICT listing all differences, EFORMAT (not a manifest of kedge) */
 kg_status kg_inputs_compare(const char *manifest, const char *present, const char *past,
                             struct kg_err *err) KG_MUST_CHECK;

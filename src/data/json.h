@@ -3,8 +3,8 @@
  *
  * A struct kg_json is a value inside a document and lives as long as the document.
  * Documents are made by a builder; the text parser is one of its users. Errors of getters
- * name the key and what was found, after the document's `where` (a file name, "stdin line
- * 12").
+ * begin with the document's `where` (a file name, "stdin line 12") and name the key and
+ * the value found.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -41,9 +41,9 @@ kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
  * errors: EFORMAT (text is a pointer) */
 kg_status kg_json_check_fetched(const char *text, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Reads a settings file. Integers beyond 64 bits become real numbers here, because
- * transformers writes "no limit" as a model_max_length of
- * 1000000000000000019884624838656. (In records they are errors.) */
+/* Reads a settings file. Here integers beyond 64 bits become real numbers (in records
+ * they are errors), because transformers writes "no limit" as a model_max_length of
+ * 1000000000000000019884624838656. */
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */
@@ -75,13 +75,13 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- building: a document by calls instead of text ----
- * Values come in the order of the text, into the list opened last; in an object each
- * comes after its key. The first value is the root. A failed call releases the document.
- * Errors do not name the place; the caller adds it. */
+ * Add values in the order of the text; each goes to the array or object opened last, in
+ * an object after its key. The first value is the root. A failed call releases the
+ * document. Errors do not name the place; the caller adds it. */
 struct kg_json_builder; /* opaque: makes documents one after another */
 enum { KG_JSON_VALUE_BYTES = 8 };
 
-/* max_bytes: limit per document. Texts and keys count their length, and every value
+/* max_bytes: limit per document. Texts and keys count with their length, every value with
  * KG_JSON_VALUE_BYTES more. */
 kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;

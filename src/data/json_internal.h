@@ -41,7 +41,7 @@ struct kg_json_builder {
     size_t open[KG_JSON_MAX_DEPTH]; /* index in the stack of each open list */
     int depth;
     const char *key;    /* of the next value */
-    const char *place;  /* its place; on failure, that of the second of two equal keys */
+    const char *place;  /* the key's place; on failure, of the second of two equal keys */
     bool wide_integers; /* integers of the text beyond 64 bits become real numbers */
     size_t bytes, max_bytes;
 };
@@ -53,8 +53,8 @@ kg_status kg_json_take_text(struct kg_json_builder *b, const char *text, size_t 
 kg_status kg_json_take_key(struct kg_json_builder *b, const char *key, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Number of leading bytes that need no escape in a string, found a word at a time; more
- * may follow. */
+/* Length of a prefix that needs no escape in a string. Tested in whole words, so the next
+ * bytes may need none either. */
 size_t kg_json_plain_prefix(const char *text, size_t n);
 
 #endif

@@ -40,8 +40,8 @@ kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
 kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is
- * written: a file begun here is removed, a continued file keeps what it has. NULL is
- * allowed. */
+ * written: a file begun here is removed, a continued file keeps its complete frames. NULL
+ * is allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Aborts: frees w and removes a file begun here. NULL is allowed. */
 void kg_zst_abort(struct kg_zst_writer *w);

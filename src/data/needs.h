@@ -14,9 +14,9 @@
  *
  *   =index,query&--dense                 with these actions and another flag
  *
- * Rows mounted under a prefix pass it. From this one text kedge
- * decides whether a key acts, writes the message if it does not, and lists the keys that
- * would make it act.
+ * Tables with a prefix (`before`) put it before keys. From this text kedge decides
+ * whether a key acts, writes the message if it does not, and lists the keys that would
+ * make it act.
  */
 #ifndef KG_DATA_NEEDS_H
 #define KG_DATA_NEEDS_H
@@ -26,14 +26,14 @@
 struct kg_needs_in {
     const struct kg_config *config; /* NULL: `text` has the values */
     const char *before;             /* the keys: "sets.NAME.", or "" */
-    /* whether the condition after "@" holds; NULL: there is no such text */
+    /* whether the condition after "@" holds; NULL: no row has such a condition */
     bool (*is_so)(const void *user, const char *text);
     const char *(*text)(const void *user, const char *key); /* "" for none */
     const void *user;
 };
 
-/* Returns the next clause of a text that does not hold, NULL at the end.
- * *from: the text; then the rest of it */
+/* Returns the next clause that does not hold; NULL at the end. *from: the text at first;
+ * then the rest of the text */
 const char *kg_needs_next(const char **from, const struct kg_needs_in *in);
 /* A clause for the user: "with sft.steps above 0 or sft.epochs above 0". */
 void kg_needs_say(char *text, size_t bytes, const char *clause);

@@ -44,10 +44,10 @@ kg_status kg_config_override(struct kg_config *config, const char *assignment,
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
-/* Records how an item of a list, or a scalar text (item 0), was resolved. Text, list,
- * dump and diff then show `said`, the resolved name; kg_config_fill stores `stands_for`,
- * such as the folder found. The item must exist (assert). The next value set for the key
- * undoes this.   errors: ENOMEM */
+/* Records what a name in the config was resolved to: an item of a list, or a text (item
+ * 0). kg_config_text, _list, _dump and _diff then show `said`, the resolved name;
+ * kg_config_fill stores `stands_for`, such as the folder found. The item must exist
+ * (assert). The next value set for the key undoes this.   errors: ENOMEM */
 kg_status kg_config_settle(struct kg_config *config, const char *key, size_t item,
                            const char *said, const char *stands_for,
                            struct kg_err *err) KG_MUST_CHECK;

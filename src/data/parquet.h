@@ -93,8 +93,8 @@ void kg_parquet_column_close(struct kg_parquet_column *c); /* NULL is allowed */
 
 /* ---- rows as JSON ---- */
 /* A struct becomes an object, a list an array, a map with text keys an object (other maps
- * an array of {"key", "value"}). Text, JSON, enums: strings, which must be UTF-8, as must
- * bytes without a type. Integers and floats: numbers (an unsigned one above 2^63 - 1 a
+ * an array of {"key", "value"}). Text, JSON, enums and bytes without a type: strings,
+ * which must be UTF-8. Integers and floats: numbers (an unsigned one above 2^63 - 1 a
  * string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf"). Decimals,
  * dates, times, timestamps and UUIDs: strings, "12.50", "2024-02-29", "12:00:00.000",
  * "2024-02-29T12:00:00.000000Z" (Z if the column is in UTC). */

@@ -1,5 +1,5 @@
-/* Shared by the files parquet*.c: the schema as a tree in one array, the places of column
- * chunks, and the decoders of runs and deltas. */
+/* Shared by the files parquet*.c: the schema as a tree in one array, the positions of
+ * column chunks, and the decoders of runs and deltas. */
 #ifndef KG_DATA_PARQUET_INTERNAL_H
 #define KG_DATA_PARQUET_INTERNAL_H
 
@@ -111,7 +111,7 @@ kg_status kg_parquet_levels_take(uint8_t *out, size_t *equal, struct kg_parquet_
 int kg_parquet_level_width(int max);
 
 /* ---- DELTA_*, parquet_delta.c ---- */
-/* A growing buffer, counted in the file's budget; growing loses the contents. */
+/* A growing buffer, counted in the file's held_bytes; growing loses the contents. */
 struct kg_parquet_buffer {
     void *data; /* owned */
     size_t capacity;

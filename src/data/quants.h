@@ -14,10 +14,10 @@
 
 enum { KG_QUANT_MAX = 256 /* values of a block */ };
 
-/* A block taken apart, for panels of weights (tensor/coded.h). Value i has the scale d,
- * which is `scale` times scales[] of its part if there are any:
- *   value i = d (q[i] - zero) + low,  low times lows[] of its 32 values if any
- * All products are exact in fp32, and the sum is rounded once: the bits of `widen`. */
+/* A block taken apart, for panels of weights (tensor/coded.h). With d = `scale` times the
+ * value's scales[] (if any),
+ *   value i = d (q[i] - zero) + low, low multiplied by the value's lows[] (if any)
+ * All products are exact in fp32 and the sum is rounded once, as in `widen`. */
 struct kg_quant_parts {
     uint16_t scale; /* fp16, as low */
     uint16_t low;

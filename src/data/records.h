@@ -16,7 +16,7 @@
 
 struct kg_records; /* opaque reader */
 
-/* For messages: a command that converts one object of lists (columns) to JSON lines. */
+/* A command for messages; it converts an object of columns (lists) to JSON lines. */
 #define KG_RECORDS_OF_COLUMNS                                                            \
     "python3 -c 'import json, sys; d = json.load(sys.stdin); "                           \
     "[print(json.dumps(dict(zip(d, r)))) for r in zip(*d.values())]' < FILE > "          \

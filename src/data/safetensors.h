@@ -26,11 +26,11 @@ struct kg_st_tensor {
     const unsigned char *data; /* borrowed from the map */
     const char *file;          /* borrowed: file name, for messages */
     /* of other formats: */
-    const struct kg_quant *block; /* blocks of values; NULL: single ones of dtype */
-    /* rows of a head whose rotary pairs are adjacent in the file: row 2j there is row j,
-     * row 2j + 1 row paired/2 + j; 0: no such order */
+    const struct kg_quant *block; /* type of blocks; NULL: single values of dtype */
+    /* number of rows of a head whose rotary pairs are adjacent in the file: the file's
+     * row 2j is row j, its row 2j + 1 is row paired/2 + j; 0: rows are in order */
     int32_t paired;
-    float added; /* to every value in the file; subtracted on reading */
+    float added; /* the file added this to every value; reading subtracts it */
 };
 
 struct kg_st_set; /* opaque */

@@ -1,8 +1,8 @@
 /* Thrift's compact protocol, read only, as far as Parquet's headers need it.
  *
  * A struct is read by a table of its fields; fields without a row are skipped. A list is
- * not read; its place is kept. So nothing is allocated here, and the input bounds every
- * loop, because each element takes at least one byte.
+ * not read; only its position is stored. So nothing is allocated here, and the input
+ * bounds every loop, because each element takes at least one byte.
  */
 #ifndef KG_DATA_THRIFT_H
 #define KG_DATA_THRIFT_H
@@ -61,8 +61,8 @@ struct kg_thrift_field {
     const struct kg_thrift_field *sub;
 };
 
-/* Fills *out, which the caller has set to its defaults, from a struct. A STRUCT field
- * with an offset above 0 also adds 1 there (int64_t) if it is present. */
+/* Fills *out, which the caller has set to its defaults, from a struct. If a STRUCT field
+ * with an offset above 0 is present, 1 is added to the int64_t at that offset. */
 void kg_thrift_read(struct kg_thrift *t, void *out, const struct kg_thrift_field *fields);
 /* Skip a value. */
 void kg_thrift_skip(struct kg_thrift *t, int type);

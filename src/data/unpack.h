@@ -1,7 +1,7 @@
 /* Decompression: of one block of known size, and of a file as a stream of text.
  *
- * Only unpack.c uses the libraries. The output is bounded: a block must have exactly the
- * size that the caller expects, and a stream holds one buffer.
+ * Only unpack.c uses the compression libraries. The output is bounded: a block must have
+ * exactly the size that the caller expects, and a stream holds one buffer.
  */
 #ifndef KG_DATA_UNPACK_H
 #define KG_DATA_UNPACK_H
@@ -48,8 +48,8 @@ void kg_unpack_close(struct kg_unpack *u);
 enum kg_unpack_text kg_unpack_sniff(const struct kg_unpack *u);
 enum kg_codec kg_unpack_codec(const struct kg_unpack *u);
 FILE *kg_unpack_stream(struct kg_unpack *u); /* borrowed */
-/* Explains a failed read of the stream by the decompressor's error, if there is one; else
- * returns `status` and leaves err. */
+/* After a failed read of the stream: returns the decompressor's error if there is one,
+ * else `status` with err unchanged. */
 kg_status kg_unpack_explain(const struct kg_unpack *u, kg_status status,
                             struct kg_err *err);
 
