@@ -1,7 +1,7 @@
 /* The Modelfile for a GGUF file in Ollama, with FROM, TEMPLATE and PARAMETER stop.
  *
- * Ollama uses Go's templates. The texts around messages are read from a chat template's
- * renderings of probe conversations, so the family of a model needs no table.
+ * Ollama uses Go's templates. The texts around messages are found by rendering probe
+ * conversations with the chat template, so no table of model families is needed.
  */
 #ifndef KG_GGUF_OLLAMA_H
 #define KG_GGUF_OLLAMA_H

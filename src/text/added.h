@@ -1,6 +1,6 @@
 /* Added tokens: strings that are always one token (<|im_end|>, <think>).
  *
- * The leftmost match wins; among matches at one place, the longest. HuggingFace's
+ * The leftmost match wins; among matches at one position, the longest. HuggingFace's
  * AddedVocabulary does the same.
  */
 #ifndef KG_TEXT_ADDED_H
@@ -16,10 +16,10 @@ struct kg_added_token {
     size_t n;      /* bytes, >= 1 */
     int32_t id;
     bool single_word; /* matches only if no letter, digit or mark is next to it */
-    bool lstrip;      /* includes the white space before it */
-    bool rstrip;      /* and after it */
+    bool lstrip;      /* the match includes white space before it */
+    bool rstrip;      /* and white space after it */
     bool special;
-    size_t place; /* index of the push: among equal contents the first is found */
+    size_t place; /* index of the push; of equal contents, the first is found */
 };
 
 /* A set of added tokens. {0} is the empty set. */
@@ -45,9 +45,9 @@ struct kg_added_scan {
     const char *text;           /* borrowed */
     size_t n;
     bool with_special; /* false: tokens marked special are plain text */
-    size_t at;         /* everything before it was returned */
+    size_t at;         /* everything before this position was returned */
     size_t searched;   /* where the search continues */
-    /* found after the plain text just returned */
+    /* the token after the plain text just returned */
     const struct kg_added_token *waiting;
     size_t waiting_end;
 };

@@ -29,8 +29,8 @@ struct kg_merges {
 };
 kg_status kg_merges_init(struct kg_merges *m, size_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_merges_release(struct kg_merges *m);
-/* Adds a merge, at most the n of init. If a pair is added twice, the later rank replaces
- * the first, as in HuggingFace's reader. */
+/* Adds a merge; at most n of kg_merges_init. If a pair is added twice, the later rank
+ * replaces the first, as in HuggingFace's reader. */
 void kg_merges_put(struct kg_merges *m, int32_t left, int32_t right, int32_t rank,
                    int32_t id);
 /* Finds a merge; its rank is KG_BPE_NO_RANK if there is none. */

@@ -72,8 +72,8 @@ struct kg_chat_day kg_chat_today(void);
  * may change from day to day. */
 bool kg_chat_template_asks_date(const struct kg_chat_template *t);
 
-/* The reasoning of an assistant's message: the first of reasoning_content, thinking and
- * reasoning that is not null. NULL: none. */
+/* The reasoning of an assistant's message: the first key of reasoning_content, thinking
+ * and reasoning that is not null. NULL: none. */
 const struct kg_json *kg_chat_thought(const struct kg_json *message);
 
 /* Appends the rendering. variables: an object whose keys are the template's variables. As
@@ -87,16 +87,16 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   const struct kg_chat_opts *opts,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Chooses a template by a word: none (*t NULL), auto (that of the model's folder; *t NULL
- * if it has none), or the path of a file or folder. A template from a file gets the
- * special tokens of the model's folder. model_dir: NULL if there is none
+/* Chooses a template by a word: none (*t NULL), auto (the template of the model's folder;
+ * *t NULL if it has none), or the path of a file or folder. A template from a file gets
+ * the special tokens of the model's folder. model_dir: NULL if there is none
  * errors: those of kg_chat_template_open */
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* A trial rendering's options: small limits, so that a hostile template costs a moment,
- * and a fixed day. */
+/* Options of a trial rendering: a fixed day, and small limits, so that a hostile template
+ * costs little time. */
 extern const struct kg_chat_opts kg_chat_trial;
 
 /* Renders one short user message with kg_chat_trial, so that a broken template fails at

@@ -1,6 +1,6 @@
 /* Splits text at matches of a pattern or a class of characters. Implements Split of
- * tokenizer.json in all its behaviours, and with it Digits, Punctuation, Whitespace and
- * similar types. */
+ * tokenizer.json with all its behaviours; Digits, Punctuation, Whitespace and similar
+ * types are special cases. */
 #ifndef KG_TEXT_CUT_H
 #define KG_TEXT_CUT_H
 

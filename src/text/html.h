@@ -1,4 +1,4 @@
-/* Text for a page of HTML. */
+/* Escapes text for HTML. */
 #ifndef KG_TEXT_HTML_H
 #define KG_TEXT_HTML_H
 

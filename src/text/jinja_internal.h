@@ -41,12 +41,12 @@ struct kg_jv_text {
 };
 struct kg_jv {
     enum kg_jv_type type;
-    bool safe; /* TEXT is markup: text joined to it is escaped */
+    bool safe; /* TEXT is markup: text that is joined to it is escaped */
     union {
         bool truth;
         int64_t integer;
         double real;
-        struct kg_jv_text text; /* name that was not found, for UNDEFINED */
+        struct kg_jv_text text; /* for UNDEFINED, the name that was not found */
         struct kg_jv_list *list;
         struct kg_jv_dict *dict;
         struct kg_jinja_loop *loop;
@@ -60,7 +60,7 @@ enum kg_jv_list_kind {
     KG_JV_PLAIN,
     KG_JV_TUPLE,
     KG_JV_RANGE,
-    KG_JV_KEYS, /* of a dict, as are the next two */
+    KG_JV_KEYS, /* KEYS, VALUES and ITEMS: views of a dict */
     KG_JV_VALUES,
     KG_JV_ITEMS,
     KG_JV_GENERATOR
@@ -215,7 +215,7 @@ enum kg_jinja_token_type {
     KG_JT_GE,
     KG_JT_LT,
     KG_JT_LE,
-    KG_JT_IN, /* from here: operators only in the tree */
+    KG_JT_IN, /* these two: only operators of the tree */
     KG_JT_NOT_IN,
     KG_JT_ASSIGN,
     KG_JT_DOT,
@@ -262,7 +262,7 @@ struct kg_jinja_parser {
     const struct kg_jinja_token *at;
     struct kg_err *err;
     int depth;
-    int loops; /* number of loops around this place, within its macro */
+    int loops; /* number of loops around this position, within the current macro */
     int uses;  /* of the macro being read */
 };
 struct kg_jinja_node *kg_jinja_node_new(struct kg_jinja_parser *p,
@@ -319,7 +319,7 @@ kg_status kg_jinja_fail(struct kg_jinja *j, const char *fmt, ...) KG_PRINTF(2, 3
 kg_status kg_jinja_pay(struct kg_jinja *j, size_t n) KG_MUST_CHECK;
 kg_status kg_jinja_deeper(struct kg_jinja *j) KG_MUST_CHECK; /* undone by j->depth-- */
 kg_status kg_jinja_emit(struct kg_jinja *j, const char *bytes, size_t n) KG_MUST_CHECK;
-/* Moves the output since out->len was `mark` into a value. */
+/* Moves the output after offset `mark` of out into a value. */
 kg_status kg_jinja_cut(struct kg_jv *out, struct kg_jinja *j, size_t mark) KG_MUST_CHECK;
 
 /* Calls a value. */
@@ -352,7 +352,7 @@ kg_status kg_jinja_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                         struct kg_jv_text name) KG_MUST_CHECK;
 kg_status kg_jinja_item(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *key) KG_MUST_CHECK;
-/* The path "a.b.0" of map, selectattr, sort and others. */
+/* Looks up a path such as "a.b.0", for map, selectattr, sort and others. */
 kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *path) KG_MUST_CHECK;
 kg_status kg_jinja_slice(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,

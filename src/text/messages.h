@@ -1,9 +1,9 @@
 /* Conversations: validates a list of messages and renders it by a chat template.
  *
  * Templates silently ignore inputs that they do not know: a misspelt role, content in
- * parts where text is expected, a system prompt, tools. The model then gets a prompt that
- * differs from the list. So training, evaluation, generation and the server check the
- * list here, and it is an error if the template leaves a part of it out.
+ * parts where text is expected, a system prompt, tools. Then the prompt lacks a part of
+ * the list. So training, evaluation, generation and the server check the list here, and
+ * it is an error if the template leaves a part of it out.
  */
 #ifndef KG_TEXT_MESSAGES_H
 #define KG_TEXT_MESSAGES_H
@@ -39,7 +39,7 @@ struct kg_conversation {
     kg_message_calls *put_calls;     /* as in kg_messages_put */
     int64_t now_s;                   /* as in struct kg_chat_opts */
     bool generate;                   /* end with the start of an assistant's turn */
-    /* a prefix of a conversation rendered before: skips the check of the output */
+    /* the conversation is a prefix of one that was checked: skips the check */
     bool trusted;
 };
 

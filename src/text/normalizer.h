@@ -66,8 +66,8 @@ struct kg_normalizer_work {
 };
 void kg_normalizer_work_release(struct kg_normalizer_work *work);
 
-/* *out is text itself, or in work until its next use. prepends: false if text continues
- * other text, so that nothing is put before it. text: valid UTF-8.
+/* *out is text itself, or text in work, valid until its next use. prepends: false if text
+ * continues other text, so that nothing is put before it. text: valid UTF-8.
  * errors: ENOMEM, EFORMAT (a pattern reached its limit) */
 kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normalizer *norm,
                        const char *text, size_t n, bool prepends,

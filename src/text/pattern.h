@@ -1,9 +1,9 @@
 /* Python regular expressions on short names, such as those of modules.
  *
  * PCRE2 agrees with Python's re except for a few constructs. `{,n}`, `[:` (also in a
- * class, as in `[^[:digit:]]`) and `(*` differ, so they are always refused, even in forms
- * that both read alike, as `[:]` and `\(*`. Classes such as \d are ASCII, as names are.
- * The number of steps of a match is bounded.
+ * class, as in `[^[:digit:]]`) and `(*` differ. These are always refused, even where both
+ * engines agree, as on `[:]` and `\(*`. Classes such as \d are ASCII, as names are. The
+ * number of steps of a match is bounded.
  */
 #ifndef KG_TEXT_PATTERN_H
 #define KG_TEXT_PATTERN_H
@@ -26,8 +26,8 @@ enum { KG_PATTERN_BYTES = 1024 /* of the pattern, with its NUL */ };
 kg_status kg_pattern_create(struct kg_pattern **out, const char *text,
                             enum kg_pattern_fit fit, struct kg_err *err) KG_MUST_CHECK;
 void kg_pattern_free(struct kg_pattern *p); /* NULL is allowed */
-/* *steps grows by a bound on the steps taken, for callers with a budget over many
- * matches: by 64 if the match took at most 64 (as most do), else by less than 6 times the
+/* Adds to *steps an upper bound of the steps taken, for callers with a budget over many
+ * matches: 64 if the match took at most 64 (as most do), else less than 6 times the
  * steps.
  * errors: EFORMAT (too many steps), ENOMEM */
 kg_status kg_pattern_matches(bool *out, int64_t *steps, const struct kg_pattern *p,

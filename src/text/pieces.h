@@ -1,6 +1,6 @@
 /* tokenizer.model: the tokens of a BPE without its merges. SentencePiece and tiktoken
- * write such files with the same meaning: two neighbours merge if their concatenation is
- * a token, lowest rank first.
+ * write such files with the same meaning: two neighbouring tokens merge if their
+ * concatenation is a token, the lowest rank first.
  *
  * Settings that the file lacks come from tokenizer_config.json, else from the defaults of
  * SentencePiece and Llama 3.
@@ -10,7 +10,7 @@
 
 #include "text/tokenizer_read.h"
 
-/* sentencepiece.c and tiktoken.c: fill r->tok except for the hash of merges. */
+/* sentencepiece.c and tiktoken.c: fill r->tok except `merges`. */
 kg_status kg_sentencepiece_parse(struct kg_reader *r,
                                  const struct kg_tokenizer_file *file) KG_MUST_CHECK;
 kg_status kg_tiktoken_parse(struct kg_reader *r,

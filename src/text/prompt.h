@@ -1,4 +1,4 @@
-/* Builds a prompt: from the text or messages of a record to the prompt's text, and to
+/* Builds prompts: converts the text or messages of a record to the prompt's text and to
  * tokens. SFT, RL, evaluation, generation and the server all use it, so the same settings
  * give the same prompt.
  *
@@ -9,8 +9,8 @@
  *                   template wrote it. The content of a single message is a question
  *                   if template_text needs one, or if there is no chat template.
  *
- * A setting that cannot apply to a prompt is an error: a chat template that was named,
- * with a text prompt; a system prompt without a conversation; two system prompts.
+ * A setting that cannot apply to a prompt is an error: a text prompt although a chat
+ * template was named; a system prompt without a conversation; two system prompts.
  *
  * Special tokens: text gets those of the tokenizer's post-processor (BOS). The output of
  * a chat template contains its special tokens and gets none. KG_SPECIAL_ADD and

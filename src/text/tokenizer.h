@@ -1,6 +1,6 @@
 /* Tokenizers: text to ids and back.
  *
- * A table of kinds: HuggingFace's tokenizer.json (BPE of bytes or characters, WordPiece,
+ * Supported kinds: HuggingFace's tokenizer.json (BPE of bytes or characters, WordPiece,
  * Unigram; normalizer, pre-tokenizer, added and special tokens, post-processor, decoder),
  * a tokenizer.model (of SentencePiece, or ranks of tiktoken as in Llama 3), a
  * token_ids.json that maps single characters to ids. Anything else is refused by name;
@@ -20,8 +20,8 @@
  * Ids equal the output of HuggingFace's `tokenizers`, of `sentencepiece` and of
  * `tiktoken`; pretoken.h explains how the regular expression engines are reconciled. One
  * difference is deliberate: NFC follows Unicode 15 here (utf8proc 2.8) and Unicode 9
- * there, which does not know the 98 combining marks and the composite U+11938 added since
- * and leaves them unsorted. The same holds for marks (StripAccents, BertNormalizer).
+ * there. Unicode 9 lacks 98 combining marks and the composite U+11938, so those libraries
+ * leave them unsorted. The same holds for marks (StripAccents, BertNormalizer).
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -124,7 +124,8 @@ struct kg_bpe_train {
 kg_status kg_bpe_train_json(struct kg_str *out, const char *const *texts, size_t n,
                             const struct kg_bpe_train *opts,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Writes it to dir/tokenizer.json, with a tokenizer_config.json.   errors: the same, EIO
+/* kg_bpe_train_json to dir/tokenizer.json, with a tokenizer_config.json.   errors: the
+ * same, EIO
  */
 kg_status kg_bpe_train_write(const char *dir, const char *const *texts, size_t n,
                              const struct kg_bpe_train *opts,

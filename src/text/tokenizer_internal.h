@@ -38,7 +38,7 @@ struct kg_tokenizer_file {
  * caller releases it. encode gets valid UTF-8; after a failure the caller truncates its
  * output. */
 struct kg_tokenizer_kind {
-    const char *name; /* used if there is no model */
+    const char *name; /* name of the kind, if there is no token model */
     const char *file; /* in the model folder */
     kg_status (*parse)(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                        struct kg_err *err);

@@ -16,7 +16,7 @@ struct kg_reader {
     bool byte_level;      /* the pre-tokenizer has a ByteLevel step */
     bool decodes_spelled; /* the decoder has a ByteLevel step */
     bool has_template;
-    struct kg_normalizer texts; /* owned; the decoder's replacements in a token */
+    struct kg_normalizer texts; /* owned; the decoder's replacements in each token */
     bool decodes_bytes;         /* the decoder has a ByteFallback step */
     bool fused;                 /* the decoder has a Fuse step */
 };
@@ -64,8 +64,8 @@ kg_status kg_reader_add(struct kg_reader *r, const struct kg_json *item,
                         int64_t id) KG_MUST_CHECK;
 /* Fills byte_ids from the byte tokens "<0x0A>"; absent ones are -1. */
 kg_status kg_reader_find_bytes(struct kg_reader *r) KG_MUST_CHECK;
-/* Call after the last token: sets the text that each token prints, by `texts`, and the
- * byte of "<0x0A>" if the decoder decodes bytes. */
+/* Call after the last token: sets the text that each token prints, by `texts`; tokens as
+ * "<0x0A>" print a byte if the decoder decodes bytes. */
 kg_status kg_reader_set_texts(struct kg_reader *r) KG_MUST_CHECK;
 
 /* ---- the models (tokenizer_json.c), called by rows of models.c ---- */
@@ -84,7 +84,8 @@ kg_status kg_reader_unknown(struct kg_reader *r, const struct kg_json *model,
 
 /* ---- the parts of tokenizer.json around its model ---- */
 
-/* The types that one part may have. A Sequence of them is read too. */
+/* The types that one part of tokenizer.json may have. A Sequence of these is read,
+ * too. */
 struct kg_step_row {
     const char *type; /* NULL ends a table */
     kg_status (*read)(struct kg_reader *r, const struct kg_json *value);

@@ -20,7 +20,7 @@ struct kg_unigram_node { /* a node of the trie of all pieces */
     uint32_t first;      /* its children are consecutive, ordered by byte */
     int32_t id;          /* of the piece that ends here; -1: none */
     uint16_t n;
-    uint8_t byte; /* the byte that leads to it */
+    uint8_t byte; /* the byte that leads to this node */
 };
 
 struct kg_unigram {
@@ -46,7 +46,7 @@ kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
 /* The last piece of the best split of the text up to `end` (bytes), which is the index.
  */
 struct kg_unigram_step {
-    double score; /* of the best split up to here */
+    double score; /* score of the best split up to this end */
     int32_t id;   /* -1: no piece */
     uint32_t start;
 };

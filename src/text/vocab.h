@@ -1,6 +1,6 @@
 /* The vocabulary: the bytes of every id, and the way back from bytes to an id.
  *
- * Merges are not part of it. Ids may have gaps. Two ids never have the same bytes and
+ * It does not contain merges. Ids may have gaps. Two ids never have the same bytes and
  * kind. The text that an id prints may differ from the bytes by which it is found, if the
  * decoder replaces them (SentencePiece's U+2581 by a space).
  */
@@ -17,7 +17,7 @@ enum { KG_VOCAB_MAX_IDS = 1 << 22 };
 enum kg_vocab_flag {
     KG_VOCAB_PRESENT = 1,
     KG_VOCAB_SPECIAL = 2,
-    /* spelled with characters that are not bytes: no merge can make it */
+    /* spelled with characters outside the byte mapping: no merge makes this token */
     KG_VOCAB_RAW = 4,
     KG_VOCAB_ADDED = 8, /* searched in a text before splitting (kg_added) */
 };
