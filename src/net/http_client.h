@@ -4,12 +4,12 @@
  * Submit, then poll: callbacks run inside kg_http_client_poll, which blocks at most for
  * the given time; nothing else blocks. A request is retried if its failure may be
  * temporary: connection refused, reset or cut short, timeout, 408, 429, 5xx. The pause
- * grows, or is Retry-After if the server sends it. Retries end when the tries or the
- * deadline are used up.
+ * between tries doubles, or is Retry-After if the server sends it. Retries end when the
+ * tries or the deadline are used up.
  *
- * No signals, no .netrc, and no proxy unless `surroundings` is set: only the options
- * decide what is sent. Redirects are returned, not followed. A client may be used by one
- * thread at a time.
+ * The client uses no signals, no .netrc, and no proxy unless `surroundings` is set: only
+ * the options decide what is sent. Redirects are returned, not followed. A client may be
+ * used by one thread at a time.
  */
 #ifndef KG_NET_HTTP_CLIENT_H
 #define KG_NET_HTTP_CLIENT_H
@@ -51,8 +51,8 @@ struct kg_http_client_opts {
     const char *bearer_key;    /* NULL: none; copied */
     /* Use the proxies in http_proxy, https_proxy and all_proxy except for hosts in
      * no_proxy, as libcurl does; the key is not sent to a proxy of an https URL.
-     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise the usual places
-     * of systems are searched. For hosts on the internet.
+     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise the usual folders
+     * are searched. For hosts on the internet.
      */
     bool surroundings;
     /* if not 0, replaces timeout_ms: a try ends after this time without data */
@@ -64,7 +64,7 @@ struct kg_http_client_opts {
      * other than OK ends the request */
     kg_http_answer_fn head;
     void *piece_user; /* for both callbacks */
-    /* do not keep pieces in the body; max_response_bytes then limits other bodies only */
+    /* a 2xx body is not kept; max_response_bytes then limits other bodies only */
     bool pieces_alone;
 };
 

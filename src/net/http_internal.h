@@ -25,7 +25,7 @@ struct kg_http_exchange {
     const struct kg_http_route *route;
     bool no_body;     /* HEAD */
     bool close_after; /* close after this response; set when it begins */
-    size_t body_held; /* part of the server's held_bytes; under the lock, as the next */
+    size_t body_held; /* part of the server's held_bytes; under the lock, as out_held */
     size_t out_held;
     size_t reserved; /* part of out_held: reserved for the response */
 
@@ -60,7 +60,7 @@ struct kg_http_conn {
     bool close_after;
     bool spoke;    /* bytes of x's answer have been sent, or are in out */
     bool half;     /* the client shut down its sending side while x was open */
-    bool ended;    /* and all its input has been read */
+    bool ended;    /* half, and all input has been read */
     double began;  /* when the current request's first byte came; 0: none */
     double active; /* when a byte last came or went */
     struct kg_http_conn *prev, *next;
@@ -69,7 +69,7 @@ struct kg_http_conn {
 struct kg_http_server {
     struct kg_http_server_opts opts; /* defaults filled in */
     struct kg_http_key key;          /* opts.bearer_key: a copy, owned; NULL for none */
-    const struct kg_http_key *keys;  /* (n_keys) that one, or those of opts */
+    const struct kg_http_key *keys;  /* (n_keys) &key, or opts.keys */
     size_t n_keys;                   /* 0: no key needed */
     int listener, epoll, waker;      /* -1 when closed */
     int port;

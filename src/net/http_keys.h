@@ -15,7 +15,7 @@
 enum { KG_HTTP_USERS = 256, KG_HTTP_NAME_BYTES = 32, KG_HTTP_LEAST_KEY_BYTES = 16 };
 
 struct kg_http_key {
-    const char *name; /* letters, digits, - and _; NULL: the only user has none */
+    const char *name; /* letters, digits, - and _; NULL: a single user without a name */
     const char *key;
 };
 /* Borrowed by servers. */
@@ -32,8 +32,8 @@ kg_status kg_http_keys_read(struct kg_http_keys *keys, const char *path,
 /* Clears the keys from memory.   {0} allowed */
 void kg_http_keys_release(struct kg_http_keys *keys);
 
-/* The index of the key, or -1. The time that it takes tells nothing of the keys but their
- * number and their lengths. */
+/* The index of the key, or -1. Its running time reveals only the number of keys and their
+ * lengths. */
 int kg_http_keys_find(const struct kg_http_key *list, size_t n, const char *found);
 
 #endif

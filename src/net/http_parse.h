@@ -1,9 +1,9 @@
 /* The bytes of HTTP/1.1: the head of a request, and the chunked coding of its body.
  *
  * Pure functions of bytes, without sockets or clocks, so that a fuzzer reaches all of
- * them. Strict where RFC 9112 lets a server be strict (bare line feeds, folded fields, a
- * length beside a transfer coding, spaces before the colon): input that two parsers could
- * read differently is refused. A refusal is an HTTP status and a reason in words.
+ * them. The parser refuses input that two parsers could read differently, where RFC 9112
+ * lets a server be strict: bare line feeds, folded fields, a length beside a transfer
+ * coding, spaces before the colon. A refusal is an HTTP status and a reason in words.
  */
 #ifndef KG_NET_HTTP_PARSE_H
 #define KG_NET_HTTP_PARSE_H

@@ -1,11 +1,11 @@
-/* HTTP/1.1 server core: routes, limits, responses at once, later or streamed. It does
- * not depend on models.
+/* HTTP/1.1 server core: routes, limits, and responses sent at once, later or as a stream.
+ * It does not depend on models.
  *
  * One thread waits on all sockets. It reads a whole request (within the limits) and calls
- * its route's handler, which must not block: it responds at once, or keeps the exchange
- * and responds later from any thread. Errors that the core finds (no such route, body or
- * header too large, sender too slow) are formatted by the owner's error_body; then the
- * connection is closed so that the response arrives.
+ * the route's handler. A handler must not block: it responds at once, or keeps the
+ * exchange and responds later from any thread. Errors that the core finds (no such route,
+ * body or header too large, sender too slow) are formatted by the owner's error_body;
+ * then the connection is closed so that the response arrives.
  *
  * A client may shut down its sending side and wait for the response. A client that
  * closed its connection looks the same until the server sends something. So when the
@@ -49,7 +49,7 @@ struct kg_http_server_opts {
     int port;                /* 0: any free port */
     size_t max_body_bytes;   /* 0: 1 MiB; beyond: 413 */
     size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
-    size_t max_stream_bytes; /* written but not yet taken by the client; 0: 1 MiB */
+    size_t max_stream_bytes; /* written but not yet read by the client; 0: 1 MiB */
     int max_connections;     /* 0: 1024; further ones get a 503 and are counted */
     /* Limit over all clients: bodies, also incomplete ones, and responses not yet sent;
      * 0: 256 MiB. Beyond it each body or response may still have 64 KiB. */
@@ -97,7 +97,7 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange ends. */
-/* The index in opts.keys of the key that it came with (0: bearer_key); -1: it needed none
+/* The index in opts.keys of the request's key (0: bearer_key); -1: no key was needed
  */
 int kg_http_user(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */

@@ -1,8 +1,8 @@
 /* Fetching models and data sets from the hub into the cache that data/hub.h describes.
  *
- * HF_ENDPOINT names the hub (default https://huggingface.co). HF_TOKEN, or the file
- * HF_TOKEN_PATH, or HF_HOME/token, is the key; it is sent only to the endpoint's own
- * origin, also after a redirect. With HF_HUB_OFFLINE=1 or
+ * HF_ENDPOINT names the hub (default https://huggingface.co). The key is HF_TOKEN, else
+ * the contents of the file HF_TOKEN_PATH or HF_HOME/token. It is sent only to the
+ * endpoint's own origin, even after a redirect. With HF_HUB_OFFLINE=1 or
  * TRANSFORMERS_OFFLINE=1 no request is made. Proxies and certificates come from the
  * environment (http_client.h).
  */

@@ -31,7 +31,7 @@ kg_status kg_hub_put_page(struct kg_str *out, const struct kg_hub_site *site,
 kg_status kg_hub_explain(const struct kg_hub_site *site, const struct kg_hub_name *name,
                          const char *what, const struct kg_http_answer *a,
                          struct kg_err *err);
-/* A redirect must lead to an http(s) address, and never from https to http.
+/* Checks that a redirect leads to an http(s) address, and not from https to http.
  * errors: EFORMAT */
 kg_status kg_hub_check_redirect(const char *from, const struct kg_http_answer *a,
                                 struct kg_err *err) KG_MUST_CHECK;
