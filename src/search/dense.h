@@ -5,14 +5,14 @@
  * encoder's settings and hash (not the encoder), so these vectors are never compared with
  * those of another encoder.
  *
- * Search is exact: the products of the queries, in fp32, with every passage's vector.
- * Memory is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in
- * the file, or as int8, in half the memory. With int8 the few passages that may be among
- * the best are multiplied again in fp16, so the result is the same (dense.c). If vectors
- * are nearly equal, these passages may be many: up to 16 bytes of memory per passage for
- * each query of a pass. Products do not depend on other rows, and so results do not
- * either. A device may hold the vectors and the encoder and compute the products
- * (dense_device.c); its products equal those of the CPU.
+ * Search is exact: it multiplies the queries, in fp32, by every passage's vector. Memory
+ * is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in the
+ * file, or as int8, in half the memory. With int8 the few passages that may be among the
+ * best are multiplied again in fp16, so the result is the same (dense.c). If vectors are
+ * nearly equal, these may be many passages: up to 16 bytes of memory per passage for each
+ * query of a pass. Neither products nor results depend on other rows. A device may hold
+ * the vectors and the encoder and compute the products (dense_device.c); its products
+ * equal those of the CPU.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H
@@ -49,8 +49,8 @@ struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
 /* Close its embedders first; NULL allowed. */
 void kg_encoder_close(struct kg_encoder *e) KG_GUEST;
 
-/* An encoder's size, for a plan, from its folder, or by name if the model is a known
- * one.   errors: ENOTFOUND (neither), those of its config.json */
+/* The size of an encoder, for plans. model: its folder, or the name of a known
+ * model.   errors: ENOTFOUND (neither), those of its config.json */
 struct kg_encoder_outline {
     int32_t dim;
     uint64_t bytes; /* of its weights in memory */
@@ -66,8 +66,8 @@ struct kg_text {
 /* ---- writing ---- */
 struct kg_dense_writer; /* opaque; one for the build of an index */
 /* Creates the table in db; all names and the encoder are borrowed. vectors: a file of the
- * passages' vectors (retriever/vectors.h) that the encoder or one like it made elsewhere;
- * NULL: they are made here.
+ * passages' vectors (retriever/vectors.h) that the same or an equivalent encoder made
+ * elsewhere; NULL: they are computed here.
  * errors: those of kg_vectors_open; EFORMAT (of another width), EUNSUPPORTED (too many;
  * made for L2 distances, where vectors are not of length 1) */
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
@@ -79,16 +79,16 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err) KG_GUEST;
 /* Writes the rest and the encoder's settings; does not commit the index.
- * errors: those above; EFORMAT (a file of more vectors than passages) */
+ * errors: those of kg_dense_writer_add; EFORMAT (a file of more vectors than passages) */
 kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err) KG_GUEST;
 void kg_dense_writer_close(struct kg_dense_writer *w) KG_GUEST; /* NULL allowed */
 
 /* ---- searching ---- */
 struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all threads */
-/* how: its model and backend; code: of the vectors in memory.
+/* how: model and backend are used; code: type of the vectors in memory.
  * errors: EINVAL (an index without vectors), ECONFLICT (vectors of another encoder),
- * EFORMAT, ENOMEM (more than this process may have, or a device has), EUNSUPPORTED (more
- * passages than are searched one by one), those of kg_encoder_open */
+ * EFORMAT, ENOMEM (more memory than this process may use, or a device has), EUNSUPPORTED
+ * (above KG_DENSE_PASSAGES_MAX), those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
                         const struct kg_search_how *how, enum kg_code code,
                         struct kg_err *err) KG_GUEST;
@@ -102,8 +102,8 @@ void kg_seeker_close(struct kg_seeker *k) KG_GUEST; /* NULL allowed */
 /* Makes one pass for the next n <= KG_DENSE_QUERIES queries, in this order. */
 kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
                           size_t depth, struct kg_err *err) KG_GUEST;
-/* The `depth` best passages; from the pass made ahead if this is its next query, else by
- * a pass of its own.   *found: borrowed until the next call */
+/* The `depth` best passages: from the pass made ahead if this is its next query, else
+ * from a separate pass.   *found: borrowed until the next call */
 kg_status kg_seeker_find(struct kg_ranking *found, struct kg_seeker *k,
                          const struct kg_text *query, size_t depth,
                          struct kg_err *err) KG_GUEST;

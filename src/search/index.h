@@ -5,12 +5,12 @@
  * query is any bytes, split into words like the passages; every word counts. There is no
  * query language, so there are no syntax errors.
  *
- * Scores are exact BM25. The words of a query are processed from the rarest on, and those
- * that cannot lift another passage into the result are never enumerated. Results are
- * ordered by score, then by position in the corpus, and their bits do not depend on
- * earlier queries. An index may also have a vector per passage (dense.h); whether it is
- * searched by words, vectors or both is set when it is opened. The protocol is in
- * service.h, other engines in retriever.h.
+ * Scores are exact BM25. Words of a query are processed from the rarest on. Once the
+ * remaining words cannot lift another passage into the result, their passages are not
+ * enumerated. Results are ordered by score, then by position in the corpus, and their
+ * bits do not depend on earlier queries. An index may also have a vector per passage
+ * (dense.h); kg_index_ask sets whether words, vectors or both are searched. The protocol
+ * is in service.h, other engines in retriever.h.
  */
 #ifndef KG_SEARCH_INDEX_H
 #define KG_SEARCH_INDEX_H
@@ -38,7 +38,7 @@ struct kg_bm25 {
     double b;     /* 0 to 1 */
     double delta; /* 0 to 10: bonus for containing the word at all */
     double power; /* 0 to 4: exponent of idf, the weight of rare words */
-    /* 1: treated like other words, 0: used only if there is little else */
+    /* 1: treated like other words; 0: dropped if a query has enough other words */
     int stop_words;
 };
 extern const struct kg_bm25 kg_bm25_default;
@@ -59,8 +59,8 @@ struct kg_search_how {
     /* dense, hybrid: holds vectors and encoder; does not affect results; borrowed; NULL:
      * the CPU */
     const struct kg_backend *backend;
-    bool beside_model; /* backend is to be that of a run's or an evaluation's model */
-    /* hybrid: weight of the ranking by vectors, 0 to 1; that by words has the rest */
+    bool beside_model; /* backend: that of the model of the run or evaluation */
+    /* hybrid: weight of the ranking by vectors, 0 to 1; words have 1 - weight */
     double weight;
     int64_t passages; /* required number of passages; 0: any */
 };
@@ -100,9 +100,9 @@ struct kg_index_info {
     int64_t terms;    /* distinct */
     int64_t tokens;   /* in all passages */
     uint64_t bytes;   /* of the file */
-    uint64_t hash;    /* covers its pages; with equal hashes, words give equal results */
+    uint64_t hash;    /* of the pages; if equal, searches by words give equal results */
     int32_t dim;      /* of vectors; 0: none */
-    uint64_t encoder; /* hash of the encoder that made them, see encoder.h */
+    uint64_t encoder; /* hash of the vectors' encoder, see encoder.h */
 };
 
 /* Progress goes to the log. On failure there is no new file.
@@ -122,19 +122,19 @@ struct kg_index; /* opaque: one file, shared by the searchers of all threads */
  * version), EINVAL (bm25 out of range) */
 kg_status kg_index_open(struct kg_index **index, const char *path,
                         const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_CHECK;
-/* Sets how it is searched; call it before opening searchers.
+/* Sets how the index is searched; call it before opening searchers.
  * errors: EINVAL (how; an index without vectors), ECONFLICT (vectors of another encoder),
  * those of kg_dense_open */
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Device memory of its vectors and their encoder, and the bytes copied to and from the
+/* Device memory of the index's vectors and encoder, and bytes copied to and from the
  * device since the process began; zeros without a device. */
 struct kg_index_device {
     uint64_t bytes;
     uint64_t up, down; /* bytes */
 };
 void kg_index_device(struct kg_index_device *out, const struct kg_index *index) KG_GUEST;
-/* kg_index_device.bytes, before the index is asked on how->backend; 0 without a device.
+/* kg_index_device.bytes in advance, before kg_index_ask; 0 without a device.
  * errors: those of kg_index_ask */
 kg_status kg_index_device_plan(uint64_t *bytes, const struct kg_index *index,
                                const struct kg_search_how *how,
@@ -152,7 +152,7 @@ struct kg_hits {
     const struct kg_passage *passages; /* (n) best first; borrowed until the next find */
     size_t n;
     int64_t rows; /* passages scored */
-    bool cut;     /* a limit above dropped bytes, words or passages */
+    bool cut;     /* a KG_QUERY_ limit dropped bytes, words or passages */
 };
 /* Announces the next queries, in this order and with this topk: up to KG_AHEAD_MAX
  * queries share one pass over the vectors. It does not affect results. */
@@ -163,8 +163,8 @@ struct kg_query {
 };
 kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *queries,
                             size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
-/* The topk best passages for any bytes. By words, a query without a word of the corpus
- * finds nothing.
+/* The topk best passages for any bytes. A search by words finds nothing if no word of the
+ * query is in the corpus.
  * topk: 1 to KG_INDEX_TOPK_MAX.   errors: EINVAL, EFORMAT (index damaged) */
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;

@@ -34,26 +34,27 @@ kg_status kg_sql_prepare(sqlite3_stmt **statement, sqlite3 *db, const char *path
 /* Runs a statement without result rows and resets it. */
 kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
                      struct kg_err *err) KG_MUST_CHECK;
-/* The single integer that a query returns. */
+/* Runs an SQL query that returns a single integer. */
 kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
                      struct kg_err *err) KG_MUST_CHECK;
-/* A value of table `meta`.   *value: owned, NULL where there is none
+/* Reads a value of table `meta`.   *value: owned, NULL if there is none
  * errors: ENOMEM */
 kg_status kg_meta_text(char **value, sqlite3 *db, const char *path, const char *key,
                        struct kg_err *err) KG_MUST_CHECK;
-/* 0 to max, in this base; 0 where there is no such value.   errors: EFORMAT */
+/* Reads a number from 0 to max in `base`; 0 if table `meta` has no such value.   errors:
+ * EFORMAT */
 kg_status kg_meta_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
                          int base, uint64_t max, struct kg_err *err) KG_MUST_CHECK;
 /* Dimension of the index's vectors; 0: it has none.   errors: EFORMAT */
 kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The hash of the encoder that made them; 0: none.   errors: EFORMAT */
+/* The hash of the encoder that made the vectors; 0: none.   errors: EFORMAT */
 kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
 /* vfs.c: registers SQLite's file layer that reports a short read as an error.   returns
  * its name; NULL without memory */
 const char *kg_sql_strict(void);
-/* Read only, without locks: an index never changes in place. */
+/* Opens an index read-only, without locks: an index never changes in place. */
 kg_status kg_sql_open_index(sqlite3 **db, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 
@@ -64,13 +65,12 @@ unsigned kg_sql_page_size(const unsigned char *header);
 struct fts5_api;
 struct fts5_api *kg_fts5(sqlite3 *db);
 
-/* As kg_index_open for a file that is too large to verify. */
+/* kg_index_open without verifying the file. */
 kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
                                  const struct kg_bm25 *bm25,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* The seal: a hash of the whole file except two pages, that of the header and that of the
- * seal.
+/* The seal: a hash of the whole file except two pages, the header's and the seal's.
  * page: number of the page with the table `seal`   errors: EIO, ENOTFOUND, EFORMAT (file
  * too short) */
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
@@ -80,7 +80,7 @@ kg_status kg_seal_read(uint64_t *hash, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether a word has little meaning: dropped from queries with enough other words. */
+/* Whether a word has so little meaning that queries with enough other words drop it. */
 bool kg_stop_word(const char *word, size_t n);
 
 #endif

@@ -50,14 +50,14 @@ kg_status kg_retrieve_answer_end(struct kg_str *out, struct kg_err *err) KG_MUST
 
 struct kg_retrieve_answer { /* {0} allowed */
     struct kg_json_doc doc;
-    struct kg_passage *passages; /* of all queries; texts in the document */
+    struct kg_passage *passages; /* of all queries; their texts are in doc */
     size_t *first;               /* (n + 1) index of each query's first passage */
     char **wrong;                /* (n) owned; why a list cannot be read, or NULL */
     size_t n;                    /* queries */
 };
-/* Reads either format. A missing score is 0, a missing id "", other keys are ignored. A
- * list with an unreadable document is empty, with a reason in `wrong`; the others are
- * kept.
+/* Reads either format. A missing score is 0, a missing id is "", and other keys are
+ * ignored. A list with an unreadable document is empty, with a reason in `wrong`; the
+ * others are kept.
  * n: number of queries sent.   errors: EFORMAT with expected and found; all is released
  * then */
 kg_status kg_retrieve_answer_read(struct kg_retrieve_answer *a, const char *body,

@@ -1,4 +1,4 @@
-/* Lists of the best: collecting one, and merging two.
+/* Rankings: collects the best passages in a list, and fuses two lists.
  *
  * A list is ordered by score, then by position in the corpus, so it does not depend on
  * the order of its entries' arrival.
@@ -16,7 +16,7 @@ struct kg_candidate {
     int64_t row; /* of the passage, from 1 */
 };
 
-/* Keeps the `max` best of all entries given. best (max); *n entries used */
+/* Adds an entry to a list of the `max` best entries. best (max); *n entries used */
 void kg_rank_keep(struct kg_candidate *best, size_t *n, size_t max, double score,
                   int64_t row);
 
@@ -27,8 +27,8 @@ struct kg_ranking {
 };
 /* Fusion of two rankings:
  *   RANK   sum over the rankings with this passage of weight / (60 + position from 1)
- *   SCORE  the same sum of weight (score - min) / (max - min); the quotient is 1 if all
- *          scores are equal
+ *   SCORE the same sum, of weight (score - min) / (max - min); the quotient is 1 if all
+ *   scores are equal
  * source: Cormack, Clarke and Buettcher 2009 (RANK) */
 enum kg_fusion { KG_FUSION_RANK, KG_FUSION_SCORE, KG_FUSIONS };
 extern const char *const kg_fusion_names[KG_FUSIONS + 1]; /* ends with NULL */

@@ -56,8 +56,8 @@ void kg_retriever_close(struct kg_retriever *r);
 /* Submits a query of any bytes. The answer always comes from a later poll. */
 kg_status kg_retriever_ask(struct kg_retriever *r, const char *query, size_t n,
                            uint64_t ticket, struct kg_err *err) KG_MUST_CHECK;
-/* Sends submitted queries and passes available answers to `done`. Returns when one was
- * passed, nothing is waiting, or timeout_ms (0: do not wait) is over. */
+/* Sends submitted queries and passes available answers to `done`. Returns when an answer
+ * was passed, nothing is waiting, or timeout_ms (0: do not wait) has passed. */
 kg_status kg_retriever_poll(struct kg_retriever *r, int timeout_ms, kg_retrieved_fn done,
                             void *user, struct kg_err *err) KG_MUST_CHECK;
 size_t kg_retriever_waiting(const struct kg_retriever *r);

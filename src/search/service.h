@@ -2,8 +2,8 @@
  * guests/retriever.
  *
  * The network thread reads whole requests into a queue; workers, each with its own
- * searcher, parse, search and respond. A full queue, or a request that waited or searched
- * too long, gives a 503. Errors are {"detail": message}, as in FastAPI.
+ * searcher, parse, search and respond. A request gets a 503 if the queue is full, or if
+ * it waited or searched too long. Errors are {"detail": message}, as in FastAPI.
  */
 #ifndef KG_SEARCH_SERVICE_H
 #define KG_SEARCH_SERVICE_H
