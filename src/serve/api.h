@@ -23,8 +23,8 @@
 enum {
     KG_API_MAX_CHOICES = 256,
     KG_API_MAX_TOP = 20,
-    /* limits of listed prompt log-probs: in a response; and in a stream, whose first
-     * piece must fit into the client's buffer */
+    /* limits of listed prompt log-probs: per response; per stream, whose first piece must
+     * fit into the client's buffer */
     KG_API_MAX_LISTED = 1 << 20,
     KG_API_MAX_STREAMED = 1 << 14,
     KG_API_DEFAULT_TOKENS = 16,
@@ -32,7 +32,8 @@ enum {
     KG_API_NOT_GIVEN = -1
 };
 
-/* The last three are extensions of vLLM: ids to ids, and two that need no model. */
+/* The last three are extensions of vLLM: completion from ids to ids, and two requests
+ * that need no model. */
 enum kg_api_kind {
     KG_API_COMPLETION,
     KG_API_CHAT,
@@ -68,19 +69,19 @@ struct kg_api_prompt {
 
 struct kg_api_request {
     enum kg_api_kind kind;
-    struct kg_json_doc doc;       /* owned; fields below borrow from it */
+    struct kg_json_doc doc;       /* owned; fields below borrow from doc */
     const char *model;            /* NULL: not given */
     const char *id;               /* id for the response; NULL: the server chooses it */
     const struct kg_json *params; /* kind GENERATE: the object with further fields */
     const struct kg_json *prompt, *messages, *template_vars;
     const char *effort, *verbosity; /* template variables; NULL: not given */
-    struct kg_json_doc vars; /* owned; template_vars merged with both, by kg_api_encode */
-    const struct kg_json *tools; /* NULL: no tools */
-    bool no_tools;               /* tool_choice is "none" */
-    bool one_call;               /* parallel_tool_calls is false */
-    bool reads_calls;            /* parse tool calls in the completions */
-    struct kg_session_turn turn; /* kind CHAT: the session that the request names */
-    enum kg_special special;     /* for a text prompt; auto for messages */
+    struct kg_json_doc vars;        /* owned; template_vars with effort and verbosity */
+    const struct kg_json *tools;    /* NULL: no tools */
+    bool no_tools;                  /* tool_choice is "none" */
+    bool one_call;                  /* parallel_tool_calls is false */
+    bool reads_calls;               /* parse tool calls in the completions */
+    struct kg_session_turn turn;    /* kind CHAT: the session that the request names */
+    enum kg_special special;        /* for a text prompt; auto for messages */
     bool stream;
     bool include_usage;
     bool logprobs;
@@ -93,7 +94,7 @@ struct kg_api_request {
     bool specials;        /* special tokens are part of the text */
     bool token_ids;       /* list the ids of prompt and completion */
     bool ids_for_names;   /* tokens in log-prob lists are named token_id:ID */
-    int64_t experts_from; /* first position whose experts are told */
+    int64_t experts_from; /* first position whose experts are returned */
     int64_t n;
     bool seeded;
     uint64_t seed;
@@ -151,7 +152,7 @@ struct kg_api_model {
     const char *name;
     const char *parent; /* name of its base model; NULL: not an adapter */
     int32_t adapter;    /* as in struct kg_request */
-    /* whole answers tell the experts of their tokens; NULL: not */
+    /* complete responses list the experts of their tokens; NULL: not */
     const struct kg_model_config *routed;
     int64_t created;                     /* seconds since 1970 */
     const struct kg_tokenizer *tok;      /* NULL: ids only */
@@ -165,7 +166,7 @@ struct kg_api_model {
      * completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
     bool knows_calls;             /* kg_tool_calls_known */
-    bool budgeted;                /* its host shortens and refuses turns by its budgets */
+    bool budgeted;                /* the episode's budgets shorten and refuse turns */
     struct kg_sessions *sessions; /* borrowed; NULL: none are kept */
 };
 
@@ -212,7 +213,7 @@ struct kg_api_choice {
     size_t text_n;
     const struct kg_traj *t;
     size_t from, to; /* tokens of t listed in this piece */
-    /* not NULL: list its tokens and scores first */
+    /* not NULL: list the prompt's tokens and scores first */
     const struct kg_api_prompt *prompt;
     struct kg_api_offset *offset;      /* of token `from`; moves past the listed tokens */
     enum kg_finish finish;             /* NONE: unfinished */

@@ -1,4 +1,4 @@
-/* Parts of responses of kind KG_API_GENERATE, and one of a chat that their texts share;
+/* Parts of responses of kind KG_API_GENERATE, and an entry that chat responses have, too;
  * api_write.c combines them. */
 #ifndef KG_SERVE_API_IDS_H
 #define KG_SERVE_API_IDS_H
@@ -17,8 +17,8 @@ kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a
  * errors: as for a choice */
 kg_status kg_api_put_prompt_scores(struct kg_str *out, const struct kg_api_request *r,
                                    struct kg_err *err) KG_MUST_CHECK;
-/* "routed_experts" with the experts of the tokens of a whole answer; nothing if they are
- * not told. */
+/* Appends "routed_experts", the experts of the tokens of a complete response; nothing if
+ * the model does not return them (kg_api_model.routed). */
 kg_status kg_api_put_experts(struct kg_str *out, const struct kg_api_answer *a,
                              const struct kg_api_choice *c,
                              struct kg_err *err) KG_MUST_CHECK;

@@ -3,14 +3,14 @@
  *
  * During a rollout kedge serves the policy on the loopback, under a key that is made for
  * the run. kedge starts the user's program once and sends it every episode as a line of
- * JSON. It plays the episode by requests to the episode's own URL, and reports the reward
- * in a line. Trajectories are made of the ids that were sampled, never of the text that
- * the program sends back.
+ * JSON. The program plays the episode by requests to the episode's own URL, and reports
+ * the reward in a line. Trajectories contain the sampled ids, never ids of text that the
+ * program sends back.
  *
  * Branches: a request whose prompt begins with all ids of a branch continues it; any
- * other begins a branch. A draw depends on (group, sample, branch, position). If the
- * program is a function of its input, the bits of a run therefore do not depend on its
- * concurrency, on threads or batches, or on a resume.
+ * other begins a branch. A draw depends on (group, sample, branch, position). So if the
+ * program is a function of its input, the bits of a run depend neither on the program's
+ * concurrency nor on threads, batches or a resume.
  */
 #ifndef KG_SERVE_POLICY_H
 #define KG_SERVE_POLICY_H

@@ -1,5 +1,5 @@
-/* Calls of the server to the policy's host (policy.c): it assigns a request to an
- * episode, and takes its answer. All but kg_policy_path are called by the model's thread.
+/* The server calls the policy's host (policy.c) to assign a request to an episode and to
+ * record the response. All but kg_policy_path are called by the model's thread.
  */
 #ifndef KG_SERVE_POLICY_INTERNAL_H
 #define KG_SERVE_POLICY_INTERNAL_H
@@ -13,16 +13,16 @@ struct kg_policy; /* opaque */
 struct kg_policy_numbers {
     struct kg_further_names *further; /* of the run; NULL: numbers are only checked */
     const char *key;                  /* of the recipe, for a warning */
-    bool dropped; /* a number was, for which the run has no name left */
+    bool dropped; /* a number was dropped because the run has no name left */
 };
-/* The verdict of a report, into out->reward, graded and further; the rest of out is 0.
+/* Reads the verdict of a report into out->reward, graded and further; sets the rest to 0.
  * errors: EFORMAT, and then nothing is changed */
 kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
                          const struct kg_json *report, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- policy_trace.c ---- */
 
-/* What was sampled in an episode. */
+/* The branches and turns that were sampled in an episode. */
 struct kg_policy_turn {
     size_t branch, begin, end; /* its tokens of the branch */
 };
@@ -32,11 +32,11 @@ struct kg_policy_record {
     struct kg_policy_turn *turns; /* (n_turns) owned */
     size_t n_turns, turns_capacity;
 };
-/* Takes the mask of a TrainingTrace: only sampled tokens with a 1 stay MODEL tokens.
- * trace NULL or null: no change. Branches without a MODEL token are left out, so turns no
- * longer name their branches.
- * errors: EFORMAT (a form that is none, a turn that was not sampled: its name, place and
- * number), and then nothing is changed; ENOMEM */
+/* Applies the mask of a TrainingTrace: only sampled tokens with a 1 stay MODEL tokens.
+ * trace NULL or null: no change. Branches without a MODEL token are removed, so the
+ * turns' branch numbers are invalid afterwards.
+ * errors: EFORMAT (an invalid form; a turn that was not sampled), and then nothing is
+ * changed; ENOMEM */
 kg_status kg_policy_take_trace(struct kg_policy_record *r, const struct kg_json *trace,
                                struct kg_err *err) KG_MUST_CHECK;
 
@@ -49,7 +49,7 @@ const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
  * errors: EINVAL, ENOTFOUND (no such episode is open) with *fault, ENOMEM */
 kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
                           struct kg_api_fault *fault, struct kg_err *err) KG_MUST_CHECK;
-/* Keeps the answer, which its client gets.   errors: ENOMEM */
+/* Records the response that the client gets.   errors: ENOMEM */
 kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
                          const struct kg_traj *t, struct kg_err *err) KG_MUST_CHECK;
 void kg_policy_leave(struct kg_serve_job *job); /* the job ends */

@@ -42,8 +42,7 @@ struct kg_serve_opts {
     const char *bearer_key; /* NULL: no key needed */
     /* of kg_serve_train: a key for each user (net/http_keys.h); NULL: one user */
     const struct kg_http_keys *keys;
-    int max_models; /* of kg_serve_train, in training at once, of each user; 0: 4 of each
-                       of several users, else any number */
+    int max_models;    /* of kg_serve_train, per user; 0: 4, or any for one user */
     int32_t max_batch; /* number of sequences decoded together; 0: 64 */
     int32_t max_len;   /* prompt and completion; 0: the model's context length */
     /* size of the cache; 0: max_batch contexts or 65,536 tokens, whichever is less */
@@ -59,7 +58,7 @@ struct kg_serve_opts {
     /* Minimum time between pieces of a stream; tokens in between are sent together. The
      * first piece is sent at once. 0: a piece per token */
     double piece_seconds;
-    bool routed_experts; /* whole answers tell the experts of their tokens */
+    bool routed_experts; /* complete responses list the experts of their tokens */
     int drain_s;         /* time for open requests after stop; 0: 30 */
     uint64_t seed;       /* of requests without a seed */
 };
@@ -83,9 +82,9 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_serve_close(struct kg_serve *s); /* NULL allowed */
 
-/* Tinker's API instead (guests/tinker): clients train and sample models that start as
- * opts->model, which is opened for inference. Checkpoints are folders below dir. Serves
- * until stop(user) is true.   errors: those of kg_serve_open */
+/* Serves Tinker's API instead (guests/tinker): clients train and sample models that start
+ * as opts->model, which must be opened for inference. Checkpoints are folders below dir.
+ * Serves until stop(user) is true.   errors: those of kg_serve_open */
 kg_status kg_serve_train(const struct kg_serve_opts *opts, const char *dir,
                          bool (*stop)(void *user), void *user,
                          struct kg_err *err) KG_GUEST;

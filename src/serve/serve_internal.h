@@ -18,7 +18,7 @@
 /* Counters of a server, and their output for Prometheus. */
 enum { KG_SERVE_METRICS_BUCKETS = 16, KG_SERVE_METRICS_STATUSES = 16 };
 
-/* In seconds; all histograms have the same buckets. */
+/* A histogram of seconds; all histograms have the same buckets. */
 struct kg_serve_metrics_histogram {
     int64_t counts[KG_SERVE_METRICS_BUCKETS + 1]; /* the last: above all bounds */
     double sum;
@@ -61,7 +61,7 @@ struct kg_serve_group {
 struct kg_serve_choice {
     struct kg_serve_text text;
     struct kg_str said;         /* owned; for streams: the text so far */
-    size_t told_n;              /* bytes of it already sent */
+    size_t told_n;              /* bytes of `said` already sent */
     struct kg_tool_calls calls; /* owned; parsed from the text */
     double last;                /* when the last piece was sent, seconds of the clock */
     size_t told; /* tokens of the trajectory already sent, prompt included */
@@ -99,7 +99,7 @@ struct kg_serve_job {
     struct kg_err failure;
     double received;                      /* seconds of the clock */
     double first;                         /* when the first token came; 0: none yet */
-    char episode_id[KG_SERVE_EPISODE_ID]; /* of its path */
+    char episode_id[KG_SERVE_EPISODE_ID]; /* from the request's path */
     /* the episode whose turn this is; NULL: none. Borrowed */
     struct kg_policy_episode *episode;
     struct kg_serve_job *next;
@@ -133,10 +133,10 @@ struct kg_serve {
     struct kg_serve_metrics metrics;
 };
 
-/* ---- serve.c: a rollout of the policy, by the model's thread ---- */
+/* ---- serve.c: called by the model's thread during a rollout of the policy ---- */
 
-/* Begins and ends accepting requests for an engine, which has begun a session with the
- * callbacks below. Detaching ends open requests. */
+/* kg_serve_attach starts accepting requests for an engine that has begun a session with
+ * the callbacks below; kg_serve_detach stops, and ends open requests. */
 void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
 void kg_serve_detach(struct kg_serve *s);
 /* Submits the ready jobs and makes a step.   *busy: whether anything decodes */

@@ -1,20 +1,20 @@
 /* Sessions: the token ids of conversations, so that an answer is never tokenised again.
  *
  * A client of chat completions sends the whole conversation as messages with every turn.
- * Its rendering gives the model's own answers back as text, and text has several
- * tokenisations: a trainer would see other ids than were sampled. So the server keeps
- * the ids of the turns of a session. A turn continues a kept one if
+ * The rendering contains the model's own answers as text. Text has several tokenisations,
+ * so a trainer might see ids that were never sampled. So the server keeps the ids of the
+ * turns of a session. A turn continues a kept one if
  *
  *   1. the last answer in its messages is at the place of the kept answer, and
- *   2. its rendering begins with the kept text: the kept rendering, then the text of all
- *      sampled ids, special tokens and the end token included, byte for byte, and
+ *   2. its rendering begins, byte for byte, with the kept text: the kept rendering, then
+ *      the text of all sampled ids with special tokens and the end token, and
  *   3. the answer ends there: its last id is a special token whose text is nowhere in the
  *      message, or the message's content is the whole answer, and
  *   4. no other answer of the session has this text and other ids.
  *
- * Then its prompt is the kept ids and those of the text that follows. Otherwise it starts
- * a new branch: the whole rendering is tokenised. So the turns of a session are a tree,
- * in which a turn holds only its addition to its parent.
+ * Then the prompt is the kept ids, then the ids of the text after the kept text.
+ * Otherwise the turn starts a new branch: the whole rendering is tokenised. So the turns
+ * of a session form a tree, in which a turn stores only its addition to its parent.
  */
 #ifndef KG_SERVE_SESSION_H
 #define KG_SERVE_SESSION_H
@@ -43,7 +43,7 @@ struct kg_session_answer {
     size_t n;
     const char *text; /* (text_n) of both */
     size_t text_n;
-    size_t answer_n; /* bytes of it that belong to the completion */
+    size_t answer_n; /* bytes of text that belong to the completion */
     size_t end_n;    /* bytes of its last id if that is a special token; else 0 */
 };
 
@@ -64,8 +64,8 @@ kg_status kg_sessions_create(struct kg_sessions **out, size_t max_bytes,
                              struct kg_err *err) KG_MUST_CHECK;
 void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
 
-/* Sets turn->parent, and appends its ids. *known: the bytes of turn->text that the ids
- * are; 0: it starts a branch.
+/* Sets turn->parent, and appends the parent's ids. *known: length of the prefix of
+ * turn->text that these ids encode; 0: the turn starts a branch.
  * errors: ENOMEM */
 kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t *known,
                                struct kg_session_turn *turn,

@@ -4,9 +4,9 @@
  *   <tool_call>
  *   {"name": "...", "arguments": {...}}
  *   </tool_call>
- * An object with exactly these keys, once or several times, separated and followed by
- * white space only. A completion that ends this way makes these calls, and the text
- * before them is its content; any other completion is just text. Text that begins like a
+ * A call is an object with exactly these keys. If a completion ends with one or several
+ * calls, separated and followed by white space only, it makes these calls, and the text
+ * before them is its content. Any other completion is just text. Text that begins like a
  * call but is not one is content up to its closing tag.
  */
 #ifndef KG_SERVE_TOOLS_H
@@ -29,7 +29,7 @@ struct kg_tool_calls {
     size_t content_n;
     size_t at;   /* bytes classified: content, calls, white space */
     size_t seen; /* bytes of the call at `at` that were already read */
-    bool opened; /* including its brace */
+    bool opened; /* the call's brace was read */
 };
 void kg_tool_calls_release(struct kg_tool_calls *c); /* {0} is empty */
 
