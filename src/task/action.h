@@ -5,8 +5,8 @@
  * complete pairs, the one that opens first wins (Search-R1's rule). The tags are data, so
  * other dialects use the same code.
  *
- * The input is one turn of the model: no prompt, no tool output. It may be any bytes; the
- * time is linear in their number.
+ * The input is one turn of the model, without prompt and tool output. It may be any
+ * bytes; the time is linear in its length.
  */
 #ifndef KG_TASK_ACTION_H
 #define KG_TASK_ACTION_H

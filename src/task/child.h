@@ -1,5 +1,5 @@
-/* A program of the user, started by sh -c, fed, read and ended. A grader gets its input
- * batch by batch; an environment's output is read while it plays.
+/* Runs a program of the user (sh -c): writes its input, reads its output and ends it. A
+ * grader gets its input batch by batch; an environment's output is read while it plays.
  */
 #ifndef KG_TASK_CHILD_H
 #define KG_TASK_CHILD_H
@@ -13,7 +13,7 @@ struct kg_task_command {
     const char *command; /* run by sh -c in a process group of its own */
     /* names "A,B" of environment variables besides the usual ones; NULL: none */
     const char *env;
-    int timeout_ms; /* for a batch; then the process and all that it started are killed */
+    int timeout_ms; /* for a batch; then the process and its descendants are killed */
 };
 /* errors: EINVAL (a named variable is not set) */
 kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;
@@ -28,7 +28,7 @@ struct kg_task_talk {
     size_t input_n;
     size_t lines;      /* number of output lines expected */
     size_t max_output; /* maximum bytes of output */
-    bool end;          /* close its input after this; the child then ends */
+    bool end;          /* close the child's input after this; the child then ends */
     /* close the input of a child that has read everything and stays silent for a while */
     bool patient;
     size_t *sent; /* for kg_task_child_hear: bytes of the input written; NULL: no input */
@@ -47,8 +47,8 @@ kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
                              struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_child_ended(const struct kg_task_child *child);
 bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
-bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge has ended it */
-/* Kills the process and all that it started, and frees it; NULL is allowed. */
+bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge ended the child */
+/* Kills the process and its descendants, and frees child; NULL is allowed. */
 void kg_task_child_kill(struct kg_task_child *child);
 /* Frees a child that has ended.   errors: EIO (its exit status is not 0: with the
  * last line of its stderr) */

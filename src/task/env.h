@@ -1,13 +1,13 @@
-/* Environments: an episode interacts with one between turns of the model. One row of a
- * table per environment: the search agent, the calculator.
+/* Environments, which respond to the model between its turns. One row of a table per
+ * environment: the search agent, the calculator.
  *
  * An environment never sees tokens and never changes model text: it reads the text of one
  * turn and returns an observation, which is tokenised separately and appended. Only model
  * text is parsed for actions, so tool output cannot act. Special tokens in an observation
  * are not recognised, because it is untrusted text.
  *
- * An observation may come later: `step` says so, and `poll` delivers it while other
- * episodes decode.
+ * If an observation takes time, `step` returns KG_ENV_WAIT, and `poll` delivers the
+ * observation while other episodes decode.
  */
 #ifndef KG_TASK_ENV_H
 #define KG_TASK_ENV_H
@@ -25,8 +25,8 @@ struct kg_env_opts {
     const char *retriever;    /* search: an index file or http://HOST:PORT/retrieve */
     struct kg_search_how how; /* search: how an index searches */
     int topk;                 /* search: passages per query; 0: 3 */
-    /* if the retriever stays down: true fails with EIO (the run can be resumed later),
-     * false gives an observation that says so, and counts it */
+    /* if the retriever stays down: true fails with EIO (the run can be resumed later);
+     * false returns an observation that says so, and counts a failure */
     bool stop_when_down;
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
     int tries;           /* search: 0: the retriever's default */
@@ -36,7 +36,7 @@ struct kg_env_opts {
     int silent_ms;       /* external: longest silence of an episode */
     const char *section; /* external: prefix of these three keys, for messages */
 };
-/* The option rows of a player, as those of a search below. */
+/* The option rows of a program that plays episodes; parameters as KG_SEARCH_ROWS. */
 #define KG_PLAYER_ROWS(before, S, at, needs)                                             \
     KG_OPT_ROW(before "command", KG_OPT_AT(S, at command), "", 0, 0, NULL,               \
                "env external: program that plays the episodes (docs/environments.md)",   \
@@ -51,8 +51,8 @@ struct kg_env_opts {
                    "turn or a report",                                                   \
                    true, needs)
 /* The option rows of a search, for recipes and suites, over a struct S as
- * KG_SAMPLING_ROWS. A server has its own vectors and fusion. on_gpu: "&" and what says
- * that the model is on one, or "" */
+ * KG_SAMPLING_ROWS. A server has its own vectors and fusion. on_gpu: "&" and the
+ * condition that the model is on a GPU, or "" */
 #define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
 #define KG_IF_MINE(needs, before, kinds)                                                 \
     KG_IF_KIND(needs, before, kinds) "&" before "where!http://*"
@@ -171,9 +171,9 @@ struct kg_env_row {
 const struct kg_env_row *kg_env_table(void);
 kg_status kg_env_find(const struct kg_env_row **row, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
-/* An environment whose episodes an outside program drives reports the verdict, and the
- * task `environment` takes it. Neither works without the other. env NULL: single turns;
- * where: the two keys
+/* If an outside program drives the environment's episodes, the environment reports the
+ * verdict, and the task must be `environment`. Neither works without the other. env NULL:
+ * single turns; where: the two keys
  * errors: EINVAL */
 kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_row *task,
                             const char *where, struct kg_err *err) KG_MUST_CHECK;

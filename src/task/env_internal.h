@@ -45,9 +45,9 @@ void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 
 /* ---- shared ---- */
 /* Reads a turn, for every environment. A legal answer or the last turn ends the episode.
- * A turn without a legal action gets an observation that explains both formats, naming
- * the contents of the tool's tags `inside`; or the given remark. result: called is set if
- * the tool must be called with action; then the caller sets the rest */
+ * A turn without a legal action gets `remark` as its observation, or if NULL an
+ * explanation of both formats; `inside` describes the contents of the tool's tags. If
+ * result->called is set, the caller must call the tool with `action` and set the rest */
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
                            const char *inside, const char *remark,

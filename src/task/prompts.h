@@ -39,7 +39,7 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
 kg_status kg_prompts_join(struct kg_prompts *p, struct kg_dataset *d,
                           struct kg_prompts *more, struct kg_dataset *more_data,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Appends prompt i, decoded: see kg_prompt_show. */
+/* Appends prompt i as text: see kg_prompt_show. */
 kg_status kg_prompts_show(struct kg_str *out, const struct kg_prompts *p, size_t i,
                           const struct kg_tokenizer *tok, const char *indent,
                           size_t max_bytes, struct kg_err *err) KG_MUST_CHECK;

@@ -1,9 +1,9 @@
 /* Rewards of question answering: SQuAD's metrics, Search-R1's extraction and format.
  *
  * A metric is a row of a table. Texts are normalised first: lower case; no ASCII
- * punctuation; no words a, an, the; white space collapsed. All of it behaves as Python's
- * str and re, which made the published numbers. With several gold answers the
- * best score counts.
+ * punctuation; no words a, an, the; white space collapsed. Normalisation behaves as
+ * Python's str and re, with which published numbers were computed. With several gold
+ * answers the best score counts.
  *
  * An episode is read through its spans: answers and tags from model text, passages from
  * tool output, so tags inside a passage mean nothing. Input may be any bytes; the time is
@@ -56,8 +56,8 @@ struct kg_qa_episode {
 };
 
 /* The trimmed contents of the last complete <answer> pair in the model's text. pairs 2:
- * only if there are at least two, counting those of the prompt (Search-R1's rule: its
- * prompt shows one).   returns false with *answer empty if there is none */
+ * only if there are at least two, counting pairs of the prompt (Search-R1's rule: its
+ * prompt contains one).   returns false with *answer empty if there is none */
 bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int pairs);
 
 /* Whether the episode is think (search information think)* answer, with only white space
@@ -65,7 +65,7 @@ bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int
 bool kg_qa_is_valid(const struct kg_qa_episode *e);
 /* kg_qa_is_valid for a single text with passages in <information> tags. If it contains a
  * prompt, only the text after the first "<|im_start|>assistant" is judged. marker: a text
- * without that mark is invalid, as published */
+ * without this marker is invalid, as in Search-R1 */
 bool kg_qa_is_valid_text(const char *text, size_t n, bool marker);
 
 /* Whether a tool's span contains passages rather than a remark. */

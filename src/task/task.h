@@ -1,4 +1,4 @@
-/* Tasks: sources of prompts, and grading. One row of a table per task.
+/* Tasks: each supplies prompts and grades responses. One row of a table per task.
  *
  * A task generates its problems (arithmetic, countdown; these also read files) or reads
  * them from data files (digits, qa-number, math, search-qa, external). To add one, write
@@ -49,9 +49,9 @@ struct kg_dataset {
     struct kg_dataset_file *files; /* (n_files) owned: of kg_dataset_join, else none */
     size_t n_files;
     size_t files_capacity;
-    bool is_file;     /* records are numbered by their place in a file */
+    bool is_file;     /* records have a number in their file */
     const char *unit; /* static: unit of that number, "line", "row" or "element" */
-    char format[32];  /* of the file, see kg_records_format */
+    char format[32];  /* format of the file, see kg_records_format */
     /* counts of dropped records, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
@@ -90,8 +90,8 @@ struct kg_grade {
     struct kg_further further; /* additional numbers of an external grader */
 };
 
-/* The value in a mean over all samples: 0 without a verdict; if undecided, that of a
- * wrong answer. */
+/* The reward for a mean over all samples: 0 without a verdict; if undecided, the reward
+ * of a wrong answer. */
 static inline double kg_grade_reward(const struct kg_grade *g)
 {
     return g->graded || g->undecided ? g->reward : 0;
@@ -113,7 +113,7 @@ enum kg_task_life {
 /* How to treat an answer that cannot be parsed or decided: ungraded, wrong. */
 enum kg_task_undecided {
     KG_TASK_UNDECIDED_UNGRADED, /* for evaluation, which reports it separately */
-    KG_TASK_UNDECIDED_WRONG,    /* else it could earn more than a wrong one */
+    KG_TASK_UNDECIDED_WRONG,    /* for training: else undecided could pay */
 };
 struct kg_task_grader;  /* a persistent program, see below */
 struct kg_task_rewards; /* several graders, see below */
@@ -135,21 +135,21 @@ struct kg_task_opts {
     const char *prompt_key;
     const char *answer_key; /* "a.b" is key b of the object a */
     bool need_answer;       /* task none: a record without an answer is an error */
-    /* data files: keep the first of records with equal prompt, gold answer and
-     * data_source */
+    /* data files: of records with equal prompt, gold answer and data_source, keep the
+     * first */
     bool unique;
     struct kg_prompt_opts prompt; /* how text or messages become the prompt */
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: timeout of one batch */
     const char *
         env; /* external grader: names "A,B" of additional environment variables for it */
-    enum kg_task_life life; /* that of the external grader of `running` */
-    /* its program; NULL: started for each batch; borrowed */
+    enum kg_task_life life; /* life of the external grader */
+    /* external grader: its running program; NULL: started for each batch; borrowed */
     struct kg_task_grader *running;
-    /* names of its additional numbers; NULL: they are dropped; borrowed, one caller at a
-     * time */
+    /* names of the grader's additional numbers; NULL: these are dropped; borrowed, one
+     * caller at a time */
     struct kg_further_names *further;
-    const char *further_of; /* prefix of these names: a reward's name; NULL: none */
+    const char *further_of; /* prefix of these names: a reward's; NULL: none */
     /* several rewards instead of the row's own grader; NULL: the grader of the row;
      * borrowed */
     struct kg_task_rewards *rewards;
@@ -163,8 +163,8 @@ struct kg_task_opts {
      * are errors */
     bool drop_golds;
     const char *exclude_key; /* option name in messages; NULL: task.exclude */
-    /* NULL, or a flag for each of the kg_task_names names in exclude, set when a record
-     * of any loaded file has the name; borrowed */
+    /* NULL, or one flag per name in `exclude`, set when a record of any loaded file has
+     * this name; borrowed */
     bool *excluded;
     const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
     /* search-qa: answer pairs required, counting those in the prompt; 0: 1 */
@@ -173,7 +173,7 @@ struct kg_task_opts {
     const char *wording;        /* search-qa: see task/wording.h; NULL: the first */
 };
 
-/* A part of an episode by one author. */
+/* A part of an episode from one source. */
 struct kg_span {
     const char *text; /* borrowed; without special tokens */
     size_t n;
@@ -197,8 +197,8 @@ struct kg_task_row {
     const char *help;
     const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
     bool exact_reward;  /* reward is 1 if right, else opts.wrong_reward */
-    bool judges_none;   /* has no verdicts, and needs none */
-    bool keeps_turns;   /* records keep them, for a program that renders them itself */
+    bool judges_none;   /* never gives verdicts */
+    bool keeps_turns;   /* records keep `turns`, for a program that renders them */
     /* Fills d from the file path (data tasks), or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
@@ -206,7 +206,7 @@ struct kg_task_row {
      * grades batches. */
     kg_status (*grade)(struct kg_grade *g, const struct kg_record *r,
                        const char *response, size_t n, struct kg_err *err);
-    /* `grade` for a grader with options of its own; NULL if grade is set. */
+    /* `grade` for graders that read options; NULL if grade is set. */
     kg_status (*grade_by)(struct kg_grade *g, const struct kg_task_opts *opts,
                           const struct kg_grade_item *item, struct kg_err *err);
     /* For votes (maj@k): extract appends the answer found in a response, or nothing; same
@@ -256,8 +256,8 @@ bool kg_task_is_external(const struct kg_task_row *row);
 /* Whether responses are expected to get a verdict. */
 bool kg_task_judges(const struct kg_task_row *row, const struct kg_task_opts *opts);
 /* The program of an external grader that persists across batches. It is started at the
- * first batch, and again if it died after it had worked. Calls of several threads take
- * turns. Pass it in opts->running; close it after the last batch.
+ * first batch, and again if it dies after a successful batch. Calls of several threads
+ * take turns. Pass it in opts->running; close it after the last batch.
  * errors: EINVAL (no command, a variable in opts->env is not set), ENOMEM */
 kg_status kg_task_grader_open(struct kg_task_grader **grader,
                               const struct kg_task_opts *opts,
@@ -271,8 +271,8 @@ struct kg_task_grader_stats {
 struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
 
 /* Several rewards. specs: (n) "NAME=TASK" or "NAME=external COMMAND"; weights: (n), NULL
- * for 1 each. The graders use the options of opts; pass the result in opts->rewards of
- * other options.
+ * for 1 each. The graders use opts. To grade by *rewards, pass it as `rewards` of another
+ * kg_task_opts.
  * errors: EINVAL, NOTFOUND (an entry), ENOMEM */
 enum { KG_TASK_PART_NAME = 32 };
 kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *const *specs,

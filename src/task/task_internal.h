@@ -28,8 +28,8 @@ bool kg_task_has_question(const struct kg_record *r);
 kg_status kg_task_set_question(struct kg_record *r, char *text,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets the ground truth to the part of a record's answer after a marker, and the worked
- * solution, if there is none, to the whole answer. */
+/* truth: the part of a record's answer after a marker. Makes this part the ground truth,
+ * and the whole answer the worked solution if the record has none. */
 kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
@@ -96,7 +96,7 @@ kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_o
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* Grades by opts->rewards. opts: of the call; its `undecided` applies to every reward */
+/* Grades by opts->rewards; opts->undecided applies to every reward. */
 kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                 const struct kg_grade_item *items, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
