@@ -46,8 +46,8 @@ void kg_eval_comparison_release(struct kg_eval_comparison *c); /* {0} allowed */
 kg_status kg_eval_compare(struct kg_eval_comparison *c, const char *dir_a,
                           const char *dir_b, struct kg_err *err) KG_MUST_CHECK;
 
-/* The interval of the mean of (n) differences, exported for tests. set: the number of the
- * set. means (KG_EVAL_RESAMPLES) out, NULL allowed */
+/* The interval of the mean of (n) differences, exported for tests. set: index of the set.
+ * means (KG_EVAL_RESAMPLES) out, NULL allowed */
 kg_status kg_eval_interval(double *low, double *high, double *means, const double *d,
                            int64_t n, uint32_t set, struct kg_err *err) KG_MUST_CHECK;
 

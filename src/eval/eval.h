@@ -80,7 +80,7 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
  * its record. The second file of a data set is the set "NAME 2", and so on. */
 uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample);
 
-/* The engine's options and request: samples first .. of prompt i. */
+/* The engine's options; the request for samples first .. first+n-1 of prompt i. */
 struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_model *m,
                                             const struct kg_prompts *prompts,
                                             const struct kg_eval_opts *opts);
@@ -105,7 +105,7 @@ kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_mod
                              const struct kg_traj *trajs, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* The means that training logs. score: of the (n) answers */
+/* Fills the means that training logs. score: metrics of the (n) answers */
 void kg_eval_result_fill(struct kg_eval_result *out, const struct kg_eval_score *score,
                          const struct kg_eval_answer *answers, size_t n);
 

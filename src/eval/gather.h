@@ -18,7 +18,7 @@
 /* The range of this rank among the trajectories of n requests. */
 struct kg_share kg_eval_share(const struct kg_request *requests, size_t n,
                               const struct kg_ranks *ranks);
-/* The requests for that range only: (n) out.   returns their number */
+/* The requests for the samples in `mine` only: (n) out.   returns their number */
 size_t kg_eval_cut_requests(struct kg_request *out, const struct kg_request *requests,
                             size_t n, struct kg_share mine);
 

@@ -32,8 +32,9 @@ double kg_eval_pass_at_k(int32_t n, int32_t c, int32_t k);
 
 /* maj@k: the chance that the majority of k of n samples, drawn without replacement, is
  * right. Class i has count[i] samples; samples in no class do not vote. Tied classes win
- * in equal shares; no votes are wrong. Unbiased for the vote of k fresh samples. count,
- * right (classes); sum of count <= n, 1 <= k <= n, k at most KG_EVAL_MAX_VOTES */
+ * in equal shares; if no sample votes, it is wrong. Unbiased for the vote of k fresh
+ * samples. count, right (classes); sum of count <= n, 1 <= k <= n, k at most
+ * KG_EVAL_MAX_VOTES */
 kg_status kg_eval_maj_at_k(double *out, const int32_t *count, const bool *right,
                            size_t classes, int32_t n, int32_t k,
                            struct kg_err *err) KG_MUST_CHECK;
@@ -70,8 +71,8 @@ struct kg_eval_metric {
     char name[KG_EVAL_NAME_BYTES];
     double value;
     double stderror;
-    /* (problems) owned; NULL in a mean over sets, and if some problem has no value,
-     * because no sample has the number; the mean is then over the others */
+    /* (problems) owned; NULL in a mean over sets, or if no sample of a problem has the
+     * number (the mean is then over the other problems) */
     double *by_problem;
 };
 /* accuracy (avg@n), pass@k.., maj@k.., reward, truncated, undecided, tokens, extras; for

@@ -27,15 +27,15 @@ struct kg_eval_remote {
     char *url;   /* owned: URL of requests */
     char *model; /* owned */
     bool listed; /* the list of models was fetched */
-    /* the model's context length in that list; 0: unknown. max_tokens is limited to what
-     * the prompt leaves, as in the local engine */
+    /* the model's context length in that list; 0: unknown. max_tokens is limited to the
+     * rest after the prompt, as in the local engine */
     int64_t max_len;
     struct kg_http_client *client;
     double heard; /* time of the last response, or of opening */
 };
 
-/* Fetches the list of models if no model is named; else the first set fetches it, for the
- * context length.
+/* Fetches the list of models if no model is named. Otherwise the first set fetches the
+ * list, to learn the context length.
  * errors: EINVAL (not an http:// or https:// address), EIO, ETIMEOUT (server not
  * reached), EFORMAT (an unexpected response), ENOTFOUND (no model, or several: lists
  * them) */

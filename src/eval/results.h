@@ -10,8 +10,8 @@
  *
  * A folder without results.json is unfinished: the samples in its journal are kept, and
  * an incomplete last line is dropped. A sample depends only on its seed, so the last
- * three files have the same bytes with and without interruption. They contain no times or
- * places.
+ * three files have the same bytes with and without interruption. They contain no times,
+ * hosts or paths.
  */
 #ifndef KG_EVAL_RESULTS_H
 #define KG_EVAL_RESULTS_H
@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The place of a sample's line: bytes of the journal. */
+/* Where a sample's line is in the journal: offset and length in bytes. */
 struct kg_result_place {
     uint64_t at;
     uint64_t n;

@@ -97,8 +97,8 @@ struct kg_eval_run {
     /* without a folder: called for the line of every sample, in order; NULL allowed */
     kg_status (*dump)(void *user, const char *line, size_t n, struct kg_err *err);
     void *user;
-    /* all ranks make the same call, out and dump act on rank 0; NULL: a single process;
-     * borrowed */
+    /* all ranks make the same call; only rank 0 uses out and dump; NULL: a single
+     * process; borrowed */
     struct kg_ranks *ranks;
 };
 /* report: on rank 0; stays empty on the others

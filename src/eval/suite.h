@@ -50,7 +50,7 @@ void kg_suite_release(struct kg_suite *s); /* {0} allowed */
 /* The suite's own keys; borrowed until its config changes. */
 struct kg_suite_about kg_suite_about(const struct kg_suite *s);
 /* Sets suite.sets to the sets in a list "a,b"; without: removes these sets from
- * suite.sets (if that is empty, from all).
+ * suite.sets, or from all sets if suite.sets is empty.
  * errors: EINVAL (an unknown set, none left) */
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
@@ -112,8 +112,8 @@ bool kg_eval_set_has_data(const struct kg_eval_set *set);
 /* "expected FILE: 30 records (from ..., licence ...)" */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Checks lists of excluded names. A name that no loaded set with its list contains is an
- * error, but only a warning if another set with the same list was not loaded. */
+/* Checks lists of excluded names. A name is an error if no loaded set with this list
+ * contains it; only a warning if another set with the same list was not loaded. */
 kg_status kg_suite_check_excluded(const struct kg_suite *s,
                                   const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;
