@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "policy/algo.h"
 
-/* Text of a cell: a bar would end it. */
+/* Appends text as a cell; a bar, which would end the cell, is escaped. */
 kg_status kg_algorithms_put_cell(struct kg_str *out, const char *text,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_about *a,

@@ -1,10 +1,10 @@
 /* The command line: a table of commands, each with a table of flags, and helpers of
  * commands.
  *
- * A command's flag table has all about its flags: the parser fills the targets from it,
- * and --help, the man page and the shell completion are generated from it. A process runs
- * one command, so targets are static variables of the command's file, initialised with
- * the defaults.
+ * A command's flag table is the only description of its flags: the parser fills the
+ * targets by it, and --help, the man page and the shell completion are generated from it.
+ * A process runs one command, so targets are static variables of the command's file,
+ * initialised with the defaults.
  *
  * Results go to stdout through kg_cli_put and its checked writes; messages go to stderr.
  * Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
@@ -35,7 +35,7 @@ struct kg_flag_list {
 };
 
 struct kg_flag;
-/* Values of flags; if one is given twice, the last counts. */
+/* Values of flags; if a flag is given twice, the last value counts. */
 enum { KG_FLAG_KEYS_MAX = 128 };
 struct kg_flag_keys {
     const struct kg_flag *flags[KG_FLAG_KEYS_MAX];
@@ -51,7 +51,7 @@ struct kg_flag {
     const struct kg_flag *group; /* see KG_FLAGS_OF */
     void *target;                /* a LIST is struct kg_flag_list: may be repeated */
     const char *key;   /* the target is struct kg_flag_keys; NULL: a variable of `type` */
-    const char *needs; /* when it (a group: each of its flags) acts; NULL: always */
+    const char *needs; /* when the flag (or each of a group) acts; NULL: always */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
      * NULL: no such spelling */
     const char *also;
@@ -100,7 +100,7 @@ struct kg_flag_walk {
 };
 const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk); /* NULL at the end */
 
-/* One of the names that an argument may have. */
+/* One of the valid values of an argument. */
 struct kg_term {
     const char *name;
     const char *help; /* one line */
@@ -120,9 +120,9 @@ struct kg_command {
     /* returns the i-th valid value of the argument, false after the last; NULL: no list
      * of values */
     bool (*term)(struct kg_term *term, int i);
-    const char *const *action; /* the action that flags need; NULL: the first argument */
-    const char *needs;         /* for flags whose own needs name no action; or NULL */
-    const char *guest; /* the guest that has it (base/status.h); NULL: the trunk */
+    const char *const *action; /* action that flags depend on; NULL: the first argument */
+    const char *needs;         /* condition of flags whose own names no action; or NULL */
+    const char *guest; /* the guest with the command (base/status.h); NULL: the trunk */
 };
 
 /* Ended by a row with name NULL. */
@@ -144,7 +144,7 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
 /* Appends the spelling of a flag: "-n, --name ARG", "a.b=ARG, --name ARG". */
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Appends its help after its actions: "index, query: as JSON". */
+/* Appends the flag's actions and its help: "index, query: as JSON". */
 kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
@@ -193,9 +193,9 @@ kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHEC
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The target of a file that is written in parts: a temporary file beside path, renamed
- * when complete. A failure leaves the old file, and path may be the input file. A device,
- * pipe or link is written directly. */
+/* A file that is written in parts: a temporary file beside path, renamed when complete. A
+ * failure leaves the old file, so path may be the input. A device, pipe or link is
+ * written directly. */
 struct kg_cli_target {
     const char *path;   /* borrowed */
     struct kg_str name; /* owned: the file to write */
@@ -296,13 +296,13 @@ bool kg_bench_term(struct kg_term *term, int i);
  * errors: ENOMEM, then it returns NULL */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
-/* A command that runs as one of several processes: a launcher's, or forked ones. */
+/* Commands that run as several processes, started by a launcher or forked here. */
 
-/* Under a launcher (ranks/launch.h) joins its processes. Else this process becomes rank 0
- * and forks the others, connected by shared memory; each returns from here with its own
- * *r. Call it before starting any thread. n 1: a single process unless there is a
- * launcher. wait_s: timeout for a silent rank; 0: none; command: as in
- * kg_ranks_check_alike
+/* Under a launcher (ranks/launch.h), joins the launcher's processes. Otherwise this
+ * process becomes rank 0 and forks the other ranks, connected by shared memory; each
+ * returns from here with its own *r. Call it before starting any thread. n 1: a single
+ * process unless there is a launcher. wait_s: timeout for a silent rank; 0: none;
+ * command: as in kg_ranks_check_alike
  * errors: EINVAL (n out of range, or above 1 under a launcher), EIO (no more processes or
  * sockets), ENOMEM (no shared memory), those of kg_ranks_open and kg_ranks_check_alike */
 kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
@@ -322,10 +322,10 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err);
 kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
                          const char *nccl, bool json, struct kg_err *err) KG_GUEST;
 
-/* *ok: in, whether this rank passed so far; out, whether all ranks passed, and the checks
- * between them. Appends a line for each rank and check; nothing for a single process. be:
- * this rank's backend; GPUs are joined by NCCL. If no rank has NCCL, that is not a
- * failure unless a folder was given. It is a failure if only some have it
+/* *ok in: this rank passed so far; out: all ranks passed, and so did the checks between
+ * ranks. Appends a line for each rank and check; nothing for a single process. be: this
+ * rank's backend; GPUs are joined by NCCL. A missing NCCL is a failure only if a folder
+ * was given, or if some rank has it
  * errors: of the ranks, if one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,

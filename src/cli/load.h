@@ -22,8 +22,8 @@
 /* A flag with this argument name takes a checkpoint folder or ORG/NAME[@REVISION]. */
 #define KG_MODEL_ARG "MODEL"
 
-/* Replaces a model's name by its folder in every given flag whose argument is a
- * KG_MODEL_ARG.   errors: those of kg_hub_find_model, with the flag */
+/* Replaces a model's name by its folder, in every given flag with KG_MODEL_ARG.   errors:
+ * those of kg_hub_find_model, with the flag */
 kg_status kg_cli_find_flags(const struct kg_command *c, struct kg_err *err) KG_MUST_CHECK;
 
 /* Replaces one model's or file's name; NULL stays NULL. The result is never freed.
@@ -42,7 +42,7 @@ struct kg_load_args {
     const char *base_dtype;           /* NULL: the same */
     const char *device;               /* NULL: cpu */
     const char *products, *libraries; /* struct kg_device_opts */
-    bool unpinned;                    /* the same; only set by `bench` */
+    bool unpinned;                    /* struct kg_device_opts; only set by `bench` */
     int64_t threads;                  /* 0: all cores */
     struct kg_flag_list ignore;       /* fields of config.json */
     struct kg_ranks *ranks; /* each rank has its own device; NULL: a single process */
@@ -75,7 +75,7 @@ struct kg_loaded {
     struct kg_tokenizer *tok; /* owned; NULL if the folder has no tokenizer files */
 };
 
-/* The compute dtype of a name; NULL selects the best for this machine.
+/* Looks up a compute dtype by name; NULL selects the best for this machine.
  * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -94,7 +94,7 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
 void kg_load_release(struct kg_loaded *l);
 /* Makes a model of the base with the adapter of a PEFT folder; base weights are shared.
  * tok: the tokenizer of the base, NULL for none
- * errors: those of reading it; CONFLICT (its tokenizer differs) */
+ * errors: those of reading the folder; CONFLICT (its tokenizer differs) */
 kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
                           const struct kg_tokenizer *tok, const char *dir,
                           struct kg_err *err) KG_MUST_CHECK;

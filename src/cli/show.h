@@ -47,8 +47,8 @@ struct kg_show_columns {
 kg_status kg_show_read(struct kg_shown *s, const struct kg_json_doc *doc,
                        const struct kg_tokenizer *tok, struct kg_err *err) KG_MUST_CHECK;
 
-/* Tokens [begin, end) of a line are drawn given [from, ..): window i - 1 of its n tokens,
- * up to the next; 0: what stands before the first.   errors: EFORMAT */
+/* Part i of a line of n tokens: tokens [begin, end) were drawn given [from, ..). Part 0
+ * precedes the first window; part i is window i - 1.   errors: EFORMAT */
 struct kg_shown_part {
     size_t from, begin, end;
 };
