@@ -44,15 +44,15 @@ struct kg_bench_opts {
     bool parts; /* measure the parts of a step of `name`, which must have them */
     struct kg_ranks *ranks; /* for async; each gets the report. NULL: one process */
 };
-/* errors: NOTFOUND listing the valid names, or where no row has such a name; UNSUPPORTED
- * (parts of a device) */
+/* errors: NOTFOUND (no such benchmark: lists the valid names; no row with such a name),
+ * UNSUPPORTED (parts of a device) */
 kg_status kg_bench_run(struct kg_str *out, const struct kg_bench_opts *opts,
                        struct kg_err *err) KG_MUST_CHECK;
 
 enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* maximum bytes that a rank sends to all */
 /* Measures exchanges among ranks by message size; collective, and each rank gets the
- * report. gpu: use its memory, by the ranks' NCCL; NULL: host memory; most: size of the
- * largest exchange
+ * report. gpu: exchanges its memory by the ranks' NCCL; NULL: host memory; most: bytes of
+ * the largest exchange
  * errors: EINVAL (a single process), ECONFLICT (received data differ), of the device and
  * the ranks */
 kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
@@ -60,8 +60,8 @@ kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
                          struct kg_err *err) KG_GUEST;
 
 enum { KG_BENCH_GRADIENT = 1 << 24 }; /* elements: 64 MiB */
-/* Sums a gradient of n elements, with a lane on each rank, in the memory of `be` (on
- * GPUs by NCCL). Alternately measures one exchange of the same bytes, and the additions
+/* Times the sum of a gradient of n elements with one lane per rank, in the memory of `be`
+ * (on GPUs by NCCL). In turn it times one exchange of the same bytes, and the additions
  * alone. Appends a row with the slowest rank's median time relative to the
  * exchange (target: at most 1.1) and to exchange plus additions.
  * errors: of any rank */
@@ -69,10 +69,10 @@ kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
                             const struct kg_backend *be, int64_t n, bool json,
                             struct kg_err *err) KG_GUEST;
 
-/* FLOP/s, the reference for a run's speed: multiply-adds in registers in `dtype`; for a
- * device, the product of 1024 x 1024 matrices by its library. Best of three runs, some
- * hundredths of a second in all; measured once per process (for its number of threads).
- * `kedge bench ceilings` measures both with care. */
+/* The reference for a run's speed, in FLOP/s: multiply-adds in registers in `dtype`; for
+ * a device, the product of 1024 x 1024 matrices by its library. It is the best of three
+ * runs (some hundredths of a second in all), measured once per process for its number of
+ * threads. `kedge bench ceilings` measures both with care. */
 kg_status kg_bench_compute_flops(double *flops, const struct kg_backend *be,
                                  enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
 

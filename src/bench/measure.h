@@ -36,8 +36,8 @@ struct kg_bench_report {
     uint64_t sum; /* keeps the memory ceiling's reads from being optimised away */
 };
 
-/* The bound for products in fp32, or in the report's dtype: the peak rate; on a device,
- * which lacks that measurement, the best product of its library. */
+/* The bound for products in fp32, or in the report's dtype: the peak rate of the CPU; the
+ * best product of a device's library. */
 static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_report *r,
                                                      bool fp32)
 {
@@ -66,7 +66,7 @@ struct kg_bench_timing {
     double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
     int n;
     double ceiling; /* best rate per second measured between repetitions */
-    double memory;  /* the same for the memory bound; 0: none */
+    double memory;  /* best memory bound measured between repetitions; 0: none */
 };
 
 /* Waits until the backend is done; p is its memory. A device runs asynchronously. */
@@ -143,8 +143,8 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Parameters used in products for one token, counting its own experts; its cost is twice
- * that. */
+/* Parameters used in products for one token, including its K experts. The token's cost in
+ * FLOP is twice this number. */
 double kg_bench_parameters(const struct kg_model *m);
 /* Data copied to a device and back per token and step, next to the planned amount:
  * positions, ids and token counts. */
@@ -191,8 +191,8 @@ kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
                               struct kg_err *err) KG_MUST_CHECK;
 /* bench_products.c */
 enum {
-    KG_BENCH_FEW_ROWS = 8, /* up to this many rows, weights come from memory: */
-    KG_BENCH_FROM_MEMORY = 256 << 20, /* bytes, more than any cache */
+    KG_BENCH_FEW_ROWS = 8, /* up to this number of rows, weights are read from memory */
+    KG_BENCH_FROM_MEMORY = 256 << 20, /* bytes of weights, more than any cache holds */
 };
 struct kg_bench_product {
     enum kg_matmul_kind kind;
@@ -200,8 +200,8 @@ struct kg_bench_product {
     int64_t n, k; /* of the weights */
     enum kg_dtype dtype;
 };
-/* Another library's products, measured alternately with kedge's: *seconds of one. kedge
- * has none built in; see tools/bench_onednn.c. */
+/* Another library's products, timed in alternation with kedge's. *seconds: of one
+ * product. kedge has no such library built in; see tools/bench_onednn.c. */
 struct kg_bench_rival {
     const char *name;
     kg_status (*run)(double *seconds, const struct kg_bench_product *p,
