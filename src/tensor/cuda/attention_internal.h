@@ -349,8 +349,8 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
 }
 
 /* to[r] <- its head's part of row first + r of a tile; aligned rows are copies that
- * arrive later, rows beyond the last are zero. A thread divides by the group once, not for
- * each row. */
+ * arrive later, rows beyond the last are zero. A thread divides by the group once, not
+ * for each row. */
 template <int THREADS, int ROWS = KG_ATTN_ROWS, int W>
 static __device__ inline void
 kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W], const struct kg_mat &m,
