@@ -5,6 +5,7 @@
 #include "tensor/selfcheck.h"
 
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void compare_plain_row(const struct problem *p, const struct answer *got, int s,
