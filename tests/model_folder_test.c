@@ -106,102 +106,6 @@ static void memory_has_the_packed_weights_of_either_dtype(void **state)
     }
 }
 
-/* ---- inspect of a device ---- */
-
-static int64_t number(const struct kg_json *object, const char *name)
-{
-    return kg_json_int(kg_json_get(object, name), -1);
-}
-
-/* The plan of so many GB; what fits is what is no more than that. */
-static void assert_verdicts(const char *size, uint64_t total, int fitting)
-{
-    char line[256];
-    const struct kg_json *plans;
-    struct kg_json_doc doc;
-    int fit = 0;
-
-    snprintf(line, sizeof line,
-             "./kedge inspect --json --device-memory %s " ROOT "/shape" SAID, size);
-    must(line);
-    read_back("out");
-    NEED(kg_json_parse(&doc, text.data, text.len, "inspect", err));
-    assert_int_equal(number(doc.root, "total_bytes"), total);
-    assert_int_equal(number(doc.root, "free_bytes"), total);
-    plans = kg_json_get(doc.root, "plans");
-    assert_int_equal(kg_json_size(plans), 6);
-    for (size_t i = 0; i < kg_json_size(plans); i++) {
-        const struct kg_json *p = kg_json_at(plans, i);
-        bool fits = kg_json_bool(kg_json_get(p, "fits"), false);
-
-        assert_true(number(p, "device_bytes") > 0);
-        assert_int_equal(fits, (uint64_t)number(p, "device_bytes") <= total);
-        fit += fits;
-    }
-    assert_int_equal(fit, fitting);
-    kg_json_release(&doc);
-}
-
-/* Of config.json alone; what training takes is what a plan of the same recipe says. */
-static void what_fits_on_a_device_is_said_of_a_shape(void **state)
-{
-    char gb[32] = "", *end;
-
-    (void)state;
-    must("./kedge new --vocab 32000 --hidden 2048 --layers 1 --heads 16 --ffn 4096 " ROOT
-         "/shape" SAID);
-    must("rm " ROOT "/shape/*.safetensors");
-    assert_verdicts("80GB", 80000000000, 6);
-    assert_verdicts("2GiB", (uint64_t)2 << 30, 2);
-    must(
-        "./kedge train --dry-run --device-memory 80GB algo.preset=grpo model.device=cuda "
-        "optim.moments=bf16 model.path=" ROOT "/shape" SAID);
-    read_back("out");
-    assert_non_null(strstr(kg_str_text(&text), "device "));
-    snprintf(gb, sizeof gb, "%s", strstr(kg_str_text(&text), "device ") + 7);
-    end = strstr(gb, " GB");
-    assert_non_null(end);
-    *end = '\0';
-    must("./kedge inspect --device-memory 80GB " ROOT "/shape" SAID);
-    read_back("out");
-    assert_non_null(
-        strstr(kg_str_text(&text), "device     80.00 GB, 80.00 of them free"));
-    assert_non_null(strstr(kg_str_text(&text), "; optim.moments=bf16)\n"));
-    assert_non_null(strstr(kg_str_text(&text), gb));
-}
-
-/* A plan computes nothing, so it has none of their operations and is not asked for them.
- */
-static void what_fits_is_said_of_experts_too(void **state)
-{
-    (void)state;
-    must("./kedge inspect --device-memory 1GB tests/data/reference/qwen3_moe" SAID);
-    read_back("out");
-    assert_non_null(strstr(kg_str_text(&text), "train      fits"));
-    must("./kedge train --dry-run --device-memory 1GB algo.preset=grpo model.device=cuda "
-         "model.path=tests/data/reference/qwen3_moe" SAID);
-    read_back("out");
-    assert_non_null(strstr(kg_str_text(&text), "the device has 1.00 GB"));
-}
-
-static void a_device_is_asked_for_its_memory(void **state)
-{
-    (void)state;
-    must("KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=123450000 " KG_TEST_KEDGE
-         " inspect --device cpu --dtype fp32 " DIGITS SAID);
-    assert_non_null(strstr(read_back("out"), "device     0.12 GB, 0.12 of them free; in "
-                                             "fp32\n"));
-    assert_non_null(strstr(kg_str_text(&text), "generate   no "));
-    assert_int_equal(shell("./kedge inspect --device cpu " DIGITS SAID), 1);
-    assert_non_null(strstr(read_back("err"), "--device: expected a GPU, found the CPU"));
-    assert_int_equal(shell("./kedge inspect --device-memory 80 " DIGITS SAID), 1);
-    assert_non_null(strstr(read_back("err"), "expected a size as 141GB or 80GiB"));
-    assert_int_equal(
-        shell("./kedge inspect --device-memory 80GB --moments bf16 " DIGITS SAID), 2);
-    assert_int_equal(
-        shell("./kedge inspect --device cpu --device-memory 80GB " DIGITS SAID), 2);
-}
-
 /* Its own manifest.json is of its inputs: of its checkpoints the newest is looked at. */
 static void a_runs_newest_checkpoint_is_verified(void **state)
 {
@@ -244,9 +148,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_has_the_packed_weights_of_either_dtype),
-        cmocka_unit_test(what_fits_on_a_device_is_said_of_a_shape),
-        cmocka_unit_test(what_fits_is_said_of_experts_too),
-        cmocka_unit_test(a_device_is_asked_for_its_memory),
         cmocka_unit_test(a_runs_newest_checkpoint_is_verified),
         cmocka_unit_test(plain_text_needs_no_template),
     };

@@ -1,6 +1,5 @@
 /* kedge inspect: what a checkpoint holds, and the memory that running and training it
- * need; with --verify whether its files are what was saved; with a device what of its
- * memory would be taken.
+ * need; with --verify whether its files are what was saved.
  *
  * The model is opened as the computing commands open it, so whatever they would refuse is
  * refused here.
@@ -20,25 +19,20 @@ enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
 static bool json;
 static bool all;
 static bool verify;
-static const char *moments;       /* NULL: fp32 */
-static const char *device_memory; /* NULL: of --device, if that is given */
+static const char *moments; /* NULL: fp32 */
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object"},
-    {"tensors", 0, KG_IF("--verify=&--json=&--device=&--device-memory=", all), NULL,
+    {"tensors", 0, KG_IF("--verify=&--json=", all), NULL,
      "list every tensor (--json always does)"},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
      "manifest.json; of a run the newest) and compare its hashes; do nothing else"},
     {"dtype", 0, KG_IF("--verify=", kg_load.dtype), "TYPE",
      "compute dtype, for the memory needed (default: bf16)", 0, 0, "bf16|fp32"},
-    {"moments", 0, KG_IF("--verify=&--device=&--device-memory=", moments), "TYPE",
+    {"moments", 0, KG_IF("--verify=", moments), "TYPE",
      "optim.moments, for the memory needed (default: fp32)", 0, 0, "fp32|bf16"},
-    {"device-memory", 0, KG_IF("--verify=&--device=", device_memory), "SIZE",
-     "only print the memory of generating, serving and training on a GPU of this size "
-     "(141GB, 80GiB), and what fits; config.json is enough"},
     KG_FLAGS_IF("--verify=", kg_ignore_flags),
-    KG_FLAGS_IF("--verify=", kg_device_flags),
     {0},
 };
 
@@ -331,8 +325,6 @@ int kg_cmd_inspect(int argc, char **argv)
     KG_TRY_GOTO(out, kg_cli_find_model(&kg_load.dir, &err));
     if (verify) {
         KG_TRY_GOTO(out, put_verified(&out, kg_load.dir, &err));
-    } else if (device_memory || kg_load.device) {
-        KG_TRY_GOTO(out, kg_fit_say(&out, &kg_load, device_memory, json, &err));
     } else {
         KG_TRY_GOTO(out, examine(&r, &err));
         KG_TRY_GOTO(out, json ? put_json(&out, &r, &err) : put_text(&out, &r, &err));

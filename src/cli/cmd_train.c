@@ -11,6 +11,7 @@
 #include "train/keep/run_dir.h"
 #include "train/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool dry_run;
@@ -57,6 +58,21 @@ static kg_status print_keys(struct kg_err *err)
 }
 
 /* What does not fit is printed before it is refused. */
+/* "141GB", "80GiB" */
+static kg_status read_size(uint64_t *bytes, const char *text, struct kg_err *err)
+{
+    char *unit;
+    double n = strtod(text, &unit);
+    bool binary = strcmp(unit, "GiB") == 0;
+
+    if (unit == text || !(n > 0 && n < 1e6) || (!binary && strcmp(unit, "GB") != 0))
+        return kg_fail(err, KG_EINVAL,
+                       "--device-memory: expected a size as 141GB or 80GiB, found '%s'",
+                       text);
+    *bytes = (uint64_t)(n * (binary ? (double)(1 << 30) : 1e9));
+    return KG_OK;
+}
+
 static kg_status print_memory(struct kg_config *config, struct kg_err *err)
 {
     struct kg_str out = {0};
@@ -64,7 +80,7 @@ static kg_status print_memory(struct kg_config *config, struct kg_err *err)
     uint64_t bytes = 0;
 
     if (device_memory)
-        KG_TRY(kg_fit_read_size(&bytes, "--device-memory", device_memory, err));
+        KG_TRY(read_size(&bytes, device_memory, err));
     kg_status status = kg_train_plan_memory(&out, config, resume, ranks, bytes, &why);
     if (status != KG_OK)
         *err = why;
