@@ -239,12 +239,11 @@ install: install-share cuda mpi          ## copy program, library, man pages, re
 	$(if $(filter 1,$(CUDA)),$(call put,755,$(CUDA_LIB),lib/kedge/$(CUDA_LIB)))
 	for shim in $(MPI_SHIMS); do $(call put,755,$$shim,lib/kedge/$$shim) || exit 1; done
 install-share: kedge
-	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
-	  $(SHARE)/fish/vendor_completions.d
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
 	./kedge man > $(SHARE)/man/man1/kedge.1
 	./kedge completion bash > $(SHARE)/bash-completion/completions/kedge
-	./kedge completion zsh > $(SHARE)/zsh/site-functions/_kedge
-	./kedge completion fish > $(SHARE)/fish/vendor_completions.d/kedge.fish
+	printf '%s\n' '#compdef kedge' '. $${$${(%):-%x}:A:h}/../../bash-completion/completions/kedge' \
+	  '_bash_complete -o filenames -F _kedge' > $(SHARE)/zsh/site-functions/_kedge
 	for file in $$(git ls-files recipes suites 2>/dev/null || find recipes suites -type f); do \
 	  install -D -m 644 $$file $(SHARE)/kedge/$$file || exit 1; done
 

@@ -152,7 +152,7 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
 kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
-/* The script for bash, zsh or fish.   errors: EINVAL (another shell), ENOMEM */
+/* The script for bash and zsh.   errors: EINVAL (another shell), ENOMEM */
 kg_status kg_cli_completion(struct kg_str *out, const char *shell,
                             struct kg_err *err) KG_MUST_CHECK;
 

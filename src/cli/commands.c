@@ -259,10 +259,12 @@ const struct kg_command kg_commands[] = {
      1, kg_bench_term, NULL, NULL, NULL},
     {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL,
      NULL},
-    {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh|fish]",
+    {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh]",
      no_flags,
      "Completes commands, flags, keys of a recipe (section.key=) and their choices. "
-     "`make install` puts the files for the three shells in place.",
+     "`make install` puts the files in place; without it, `source <(kedge completion)` "
+     "in "
+     "either shell does.",
      1, NULL, NULL, NULL, NULL},
     {0},
 };
