@@ -91,6 +91,7 @@ struct kg_staged {
     struct kg_ivec kv_rows[KG_KV_KINDS];
     const struct kg_attn_seq *seqs[KG_KV_KINDS]; /* (n_seqs) */
     int32_t n_seqs;
+    int32_t most_keys;         /* of a sequence, rounded up to a power of two */
     const struct kg_draw *how; /* (n_rows) or NULL */
     const float *inv_temp;     /* (n_rows) or NULL */
     int32_t n_runs;            /* number of kg_acts.runs in use */

@@ -180,6 +180,7 @@ kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
         .softcap = (float)c->score_softcap,
         .seqs = p->pack->seqs[KG_KV_ALL],
         .n_seqs = p->pack->n_seqs,
+        .most_keys = p->pack->most_keys,
     };
     return p->pack->keys.n > 0 ? gather_keys(out, p, a, err) : KG_OK;
 }

@@ -290,6 +290,18 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
     flatten_draws(ints, l, f);
 }
 
+/* Maximum number of keys of a sequence, rounded up, so that steps of decoding seldom
+ * differ in it. */
+static int32_t most_keys(const struct kg_pack *p)
+{
+    int64_t keys = 1024;
+
+    for (int32_t i = 0; i < p->n_seqs; i++)
+        while (keys < (int64_t)p->seqs[i].pos + p->seqs[i].n)
+            keys *= 2;
+    return keys < INT32_MAX ? (int32_t)keys : INT32_MAX;
+}
+
 /* ---- adapters ---- */
 int32_t kg_stage_rank(const struct kg_model *m)
 {
@@ -420,6 +432,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .key_ends = kg_ivec(s->there + l.key_ends, l.places - l.key_ends),
         .places = kg_ivec(s->there + l.places, l.blocks - l.places),
         .n_seqs = p->n_seqs,
+        .most_keys = most_keys(p),
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)
                                 : NULL,

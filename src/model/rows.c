@@ -770,6 +770,7 @@ static uint64_t key_of(const struct step *s)
                               (uint64_t)s->p->n_rows,
                               (uint64_t)staged->n,
                               (uint64_t)staged->n_seqs,
+                              (uint64_t)staged->most_keys,
                               (uint64_t)s->d->top_k,
                               s->d->truncates,
                               s->there.kept != NULL,

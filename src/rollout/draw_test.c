@@ -563,6 +563,48 @@ static void every_step_is_progress(void **state)
     kg_model_free(m);
 }
 
+/* Sequences that grow beyond what one block of threads takes at a time, with heads of the
+ * matrix instruction: what is recorded depends on the number of keys. */
+static void long_contexts_are_scored_alike(void **state)
+{
+    enum { SEQS = 2, PROMPT = 1020 };
+    static int32_t prompt[PROMPT];
+    const struct kg_rollout_opts opts = {.max_batch = SEQS, .max_len = PROMPT + NEW};
+    struct kg_model_opts on = {.backend = backend(), .ct = KG_BF16};
+    struct kg_model_config c = config(ENGINE_V);
+    struct kg_sampling s = samplings[0];
+    struct kg_rollout *r = NULL;
+    struct kg_model *m = NULL;
+    struct kg_request q[SEQS];
+    struct kg_traj t[SEQS];
+
+    (void)state;
+    s.max_tokens = NEW;
+    c.heads = 2;
+    c.kv_heads = 1;
+    c.head_dim = 64;
+    c.max_positions = 2 * PROMPT;
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = i * i % ENGINE_V;
+    for (int i = 0; i < SEQS; i++)
+        q[i] = (struct kg_request){.prompt = prompt + 600 * i,
+                                   .prompt_n = PROMPT - 600 * (size_t)i,
+                                   .prompt_index = i,
+                                   .n_samples = 1,
+                                   .sampling = &s};
+    assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
+    if (kg_rollout_run(r, t, q, SEQS, &s, NULL, NULL, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    if (backend()->replay) /* the first of each kind is not */
+        assert_int_equal(kg_rollout_stats(r)->decode_traffic.replays, NEW - 3);
+    for (int i = 0; i < SEQS; i++)
+        assert_scored_in_parts(m, &t[i], 0);
+    release(t, SEQS);
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest of_kernels[] = {
@@ -577,6 +619,7 @@ int main(void)
         cmocka_unit_test(a_rollout_does_not_show_what_is_replayed),
         cmocka_unit_test(what_crosses_in_a_step_does_not_grow_with_the_vocabulary),
         cmocka_unit_test(every_step_is_progress),
+        cmocka_unit_test(long_contexts_are_scored_alike),
     };
     const int failed = RUN_EMULATED(of_kernels, NULL, NULL);
 

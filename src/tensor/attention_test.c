@@ -234,6 +234,30 @@ static void infinite_values_are_alike_in_every_row(void **state)
         }
 }
 
+/* Only where it pays is a row split, which takes another launch. */
+static void a_row_is_split_where_it_may_have_many_keys(void **state)
+{
+    static const struct {
+        int most_keys, rows, launches;
+    } of[] = {{0, 1, 1}, {1024, 1, 1}, {1025, 1, 2}, {4160, 1, 2}, {4160, 4, 1}};
+    static const int pos[] = {3, 5, 4, 0};
+    struct problem p = {KG_BF16,  .heads = 2,  .kv_heads = 1,
+                        .hd = 64, .n_seqs = 1, .lengths = {6}};
+
+    (void)state;
+    if (!emulated())
+        skip();
+    problem_init(&p);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const int64_t before = kg_emu_lose(-1);
+        p.most_keys = of[i].most_keys;
+        struct answer out = alone(&p, pos, of[i].rows);
+        assert_int_equal(kg_emu_lose(-1) - before, of[i].launches);
+        answer_release(&out);
+    }
+    problem_release(&p);
+}
+
 /* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
 struct pages {
     struct kg_mat k;
@@ -568,6 +592,7 @@ int main(void)
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(long_rows_have_the_bits_of_prompts),
         cmocka_unit_test(infinite_values_are_alike_in_every_row),
+        cmocka_unit_test(a_row_is_split_where_it_may_have_many_keys),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(a_row_has_its_bits_in_every_batch),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
@@ -585,6 +610,7 @@ int main(void)
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(long_rows_have_the_bits_of_prompts),
         cmocka_unit_test(infinite_values_are_alike_in_every_row),
+        cmocka_unit_test(a_row_is_split_where_it_may_have_many_keys),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),
