@@ -2,19 +2,18 @@
  * cells.
  *
  * A row is a JSON object of numbers and texts, a line of a file (written by tools/queue
- * and tools/study). Rows with the same value of `by` form a cell; within a cell each has
- * its own value of `pair`, its seed. A cell's value is the mean, or the interquartile
- * mean, over its rows, with a 95 % bootstrap interval. To compare a cell with cell
- * `against`, the rows are paired by `pair`; the result is the mean (or interquartile
- * mean) of the differences. Both cells must have the same pairs. eval/bootstrap.h has the
- * formulas.
+ * and tools/study). Rows with the same value of `by` form a cell. The rows of a cell
+ * differ in `pair`, the seed. A cell's value is the mean, or the interquartile mean, over
+ * its rows, with a 95 % bootstrap interval. To compare a cell with cell `against`, the
+ * rows are paired by `pair`; the result is the mean (or interquartile mean) of the
+ * differences. Both cells must have the same pairs. eval/bootstrap.h has the formulas.
  *
  * Three other ways to aggregate rows:
  * profile   `by` is STRATUM/CELL (a stratum is a task); a cell must have the same number
  *           of rows in each stratum, and each stratum is resampled separately
- * over      the sides of a difference are lines: a line NAME has all cells "NAME,...",
- *           joined over the logarithm of key `over`; each pair is compared within its
- *           common range of `over` (report/frontier.h)
+ * over      compares lines instead of cells: a line NAME joins all cells "NAME,..." over
+ *           the logarithm of key `over`; each pair is compared within its common range of
+ *           `over` (frontier.h)
  * start     counts rows that reach the mean of this cell's first metric (survived), and
  *           rows below half of it (collapsed)
  */
@@ -39,8 +38,8 @@ struct kg_cells_opts {
     const char *const *metric; /* (n_metrics) keys of numbers, 1 to KG_CELLS_METRICS */
     size_t n_metrics;
     const char *against; /* a cell to compare with, or NULL */
-    /* (n_differences) "CELL:AGAINST", replaces `against` and all cells; either may be
-     * "LINE,*", the cell of this line whose first metric is highest */
+    /* (n_differences) "CELL:AGAINST"; only these are computed, without `against`. Either
+     * side may be "LINE,*": the cell of this line with the highest first metric */
     const char *const *difference;
     size_t n_differences;
     bool iqm;
@@ -53,7 +52,8 @@ struct kg_cells_opts {
 struct kg_cell {
     char *name; /* owned; for a difference "CELL:AGAINST" */
     size_t rows;
-    /* a difference, with against; NaN if no pair of lines shares a range */
+    /* value per metric (with against, the difference); NaN if no pair of lines shares a
+     * range */
     struct kg_eval_bounds of[KG_CELLS_METRICS];
     double holm[KG_CELLS_METRICS]; /* with against: adjusted p over all cells */
     double over;                   /* mean of `over`; 0 for a difference */

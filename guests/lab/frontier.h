@@ -1,7 +1,7 @@
 /* The gain of one frontier over another at the same cost.
  *
- * A frontier gives what a method reaches (y) at a cost (x > 0), one point per setting,
- * with straight lines over log x between neighbours. Two frontiers are compared in the
+ * A frontier is the score y that a method reaches at cost x > 0: one point per setting,
+ * and straight lines over log x between neighbours. Two frontiers are compared in the
  * middle of their common range,
  *   log x = (max of the smallest + min of the largest log x) / 2.
  */

@@ -1,15 +1,15 @@
-/* Replay: the loss and gradient of a dumped step under the run's algorithm or another.
+/* Replay: loss and gradient of a dumped step, under the run's algorithm or another.
  *
  * The trajectories come from the dump, the weights from the last checkpoint before the
  * step. The whole batch is one update at these weights. Each part of the loss has its own
- * gradient; variance is that of the sum over groups,
+ * gradient. `variance` is the variance of the sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
- * and cosines are with the gradients of the exact KL and of the exact objective on the
- * same batch. The objective has the algorithm's advantages and weights, and for each
- * completion the ratio W of the whole to the sampler, without clip or mask:
+ * and cosines are with the gradients of the exact KL and of the exact objective, on the
+ * same batch. The objective uses the algorithm's advantages and weights. W is the
+ * probability ratio of a whole completion to the sampler, without clip or mask:
  *     sum_n weight_n -sg(W) A_n log p_n  +  beta (exact KL)  -  c_H (entropy)
- * Over completions it is unbiased for the weighted -E_p[A] (lab/exact.h). It has no KL
- * if the loss has none, or if no model is the anchor.
+ * Over completions it is unbiased for the weighted -E_p[A] (lab/exact.h). It has no KL if
+ * the loss has none, or if there is no anchor model.
  *
  * The KL of the loss is also compared with the exact one group by group, D_i = G_i -
  * (exact G_i):
@@ -32,12 +32,12 @@
 
 enum kg_replay_part {
     KG_REPLAY_LOSS,
-    /* without the KL in the loss; absent with algo.surrogate none, where the loss is just
-     * the KL term */
+    /* the loss without its KL; absent with algo.surrogate none, where the loss is only
+     * the KL */
     KG_REPLAY_POLICY,
-    KG_REPLAY_KL,        /* only that KL */
+    KG_REPLAY_KL,        /* only the KL of the loss */
     KG_REPLAY_OBJECTIVE, /* the exact objective */
-    KG_REPLAY_EXACT,     /* the exact KL instead, with the same direction and weight */
+    KG_REPLAY_EXACT,     /* the exact KL, with the same direction and weight */
     KG_REPLAY_PARTS
 };
 const char *kg_replay_part_name(enum kg_replay_part part);
@@ -47,8 +47,8 @@ struct kg_replay_row {
     double value;    /* of the loss, with weights and coefficients */
     double norm;     /* of its gradient */
     double variance; /* 0 with one group */
-    /* with the exact KL, and with the exact objective; NAN if one of the two gradients
-     * is absent or zero */
+    /* with the exact KL, and with the exact objective; NAN if a gradient is absent or
+     * zero */
     double cosine, to_objective;
     /* of the KL term, divided by the exact gradient's norm and squared norm; NAN for
      * other parts, with one group, and if the exact gradient is 0 or was not kept */
@@ -61,10 +61,10 @@ struct kg_replay {
     int64_t weights_step;                /* step - 1 if these weights sampled the batch */
     size_t answers, groups;
     size_t left_out; /* dumped samples that the step did not learn from */
-    /* largest difference of recorded and recomputed log-probs: 0 for the same weights */
+    /* largest gap between recorded and recomputed log-probs; 0 for the same weights */
     double apart_max;
     /* the same for advantages (of a sample's first token): 0 under the run's algorithm,
-     * unless it uses log-probs that differ */
+     * unless advantages depend on log-probs that differ */
     double advantage_apart_max;
     /* memory for the gradients of all groups; above KG_REPLAY_MOST_BYTES they are not
      * kept, and noise and bias are unknown */

@@ -1,5 +1,5 @@
 /* A synthetic world for learning to search: works by people, people born in places,
- * places on rivers; a corpus of one short passage each, and questions that take two
+ * places on rivers. The corpus has a short passage for each; a question takes two
  * searches.
  *
  *     Sursot is a play by Hutsan.
@@ -9,7 +9,7 @@
  * Names are two syllables of three letters, so that a tokenizer trained on the syllables
  * writes every name in two tokens. A small model can then copy a name that it never saw.
  * The world has two parts without common names, one for training questions and one for
- * test questions. The corpus has both; only the corpus has the test part, so its answers
+ * test questions. The corpus covers both. The test part is nowhere else, so its answers
  * can be found only by searching.
  *
  * Everything is a function of the seed and the size.
@@ -24,8 +24,8 @@
 
 struct kg_wiki_opts {
     uint64_t seed;
-    /* works of the training part: 8 to 3,000; people are two thirds of that, places a
-     * third; the test part has an eighth */
+    /* number of works in the training part, 8 to 3,000. There are two thirds as many
+     * people and a third as many places. The test part is an eighth in size */
     int64_t works;
 };
 

@@ -31,10 +31,10 @@ struct kg_wiki_question {
     bool about_work;    /* else about a person */
     const char *source; /* "birthplace", "river" */
     const char *format; /* with one %s for the name in question */
-    int64_t asked;      /* names: the subject of the question, */
-    int64_t bridge;     /* the name that its passage leads to, */
-    int64_t answer;     /* the answer, in the bridge's passage, */
-    int64_t other;      /* and the other name in that passage */
+    int64_t asked;      /* the name that the question is about */
+    int64_t bridge;     /* the name that the passage of `asked` leads to */
+    int64_t answer;     /* the answer, a name in the bridge's passage */
+    int64_t other;      /* the other name in the bridge's passage */
 };
 /* Question i of a part, in the order of its file. */
 void kg_wiki_question(struct kg_wiki_question *q, const struct kg_wiki *w,

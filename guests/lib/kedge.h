@@ -1,13 +1,13 @@
 /* libkedge: KL-controlled policy gradients for language models, as a C library.
  *
  * It has two halves, connected by rows. The HEAD turns hidden states (N,D) and head
- * weights (V,D) into one row per position: the log-prob of the sampled token, log-probs
- * at K ids, the k largest, logsumexp, entropy, the exact KL to a second head. It never
- * allocates an array (N,V). The POLICY turns rows, advantages and weights into a loss,
- * its metrics, and the derivative of the loss with respect to every number of a row. The
- * head's backward turns these into gradients of hidden states and weights. Each half can
- * be used alone: rows may come from any model, and the caller may pass derivatives back
- * to it.
+ * weights (V,D) into one row per position: the log-prob of the sampled token, the
+ * log-probs at K ids, the k largest, logsumexp, entropy, and the exact KL to a second
+ * head. It never allocates an array (N,V). The POLICY turns rows, advantages and weights
+ * into a loss, its metrics, and the derivative of the loss with respect to every number
+ * of a row. The head's backward turns these into gradients of hidden states and weights.
+ * Each half can be used alone: rows may come from any model, and the caller may pass the
+ * derivatives back to that model.
  *
  *     kedge_algo_create     choose an algorithm: a preset, then keys and values
  *     kedge_advantages      rewards -> advantages, once over the step
@@ -24,8 +24,8 @@
  * Conventions
  *  - The caller zeroes a struct that begins with `size` and sets size to its sizeof:
  *    struct kedge_rows rows = {.size = sizeof rows};   Later versions add fields at the
- *    end, where 0 keeps this version's behaviour. (Some functions share their name with a
- *    struct: write the word struct in C++, too.)
+ *    end, where 0 keeps this version's behaviour. (Some functions and structs share a
+ *    name, so C++ needs the word struct, too.)
  *  - A function that can fail returns enum kedge_status and fills *err (NULL is allowed)
  *    with one line: expected, found, where. Its outputs are then undefined. The library
  *    never prints, never touches signals and never reads the environment.
@@ -33,8 +33,8 @@
  *    marks outputs. The library owns handles (struct kedge_algo, struct kedge_metrics).
  *  - Any function may be called from any thread at any time, but a handle may be changed
  *    by one thread at a time only.
- *  - Same input, same bits, for any number of threads; a row of the head does not depend
- *    on the other rows.
+ *  - The same input gives the same bits for any number of threads; a row of the head does
+ *    not depend on the other rows.
  *
  * docs/libkedge.md goes from installation to a loss, in C and in Python.
  */
@@ -91,7 +91,7 @@ KEDGE_API const char *kedge_version(void);
 KEDGE_API void kedge_set_threads(int n);
 KEDGE_API int kedge_get_threads(void);
 
-/* 1 if KEDGE_BF16 heads run; since 0.1 they run on every processor. */
+/* 1 if KEDGE_BF16 heads are supported: since 0.1, always. */
 KEDGE_API int kedge_has_bf16(void);
 
 /* ---- an algorithm: one row of each table, and numbers ---- */
@@ -99,8 +99,8 @@ KEDGE_API int kedge_has_bf16(void);
 struct kedge_algo;
 
 /* A new algorithm: the defaults (advantage grpo, surrogate ppo-clip 0.2/0.2, token-mean,
- * no KL, no anchor), then the algorithm's values of a preset (not those of the run around
- * it); preset NULL: defaults only.
+ * no KL, no anchor), then a preset's values for the algorithm (its values for the run are
+ * ignored); preset NULL: defaults only.
  * *algo out: owned by the caller, for kedge_algo_free (NULL is allowed there).
  * errors: ENOTFOUND (preset), ENOMEM */
 KEDGE_API int kedge_algo_create(struct kedge_algo **algo, const char *preset,
@@ -152,7 +152,7 @@ struct kedge_needs {
 KEDGE_API int kedge_algo_needs(struct kedge_needs *needs, const struct kedge_algo *algo,
                                struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* The trainer around the algorithm. 0 means unknown, not checked. */
+/* Properties of the trainer. 0 means unknown: not checked. */
 struct kedge_setting {
     size_t size;
     int64_t vocab;          /* V */
@@ -270,7 +270,7 @@ struct kedge_weights {
  *   seq-mean-token-sum  1 / S          seq-mean-token-sum-norm  1 / algo.length_norm
  *   seq-mean-token-norm 1 / (S algo.length_norm)
  * Compute them before the batch is split into micro-batches or over processes; then the
- * split does not change the gradient. Only lengths are needed.
+ * split does not change the gradient. Weights depend on lengths only.
  * seq_begin (S+1); drop (S) or NULL: sequences without policy and entropy loss (they keep
  * their KL, unless kl.after_filter).
  * errors: EINVAL */
@@ -292,7 +292,7 @@ struct kedge_rows {
     const double *logp;       /* (N) log p of the sampled token */
     const double *old_logp;   /* (N) log old */
     const double *mu_logp;    /* (N) log mu, or NULL: the same as old */
-    /* (N) log q; NEED_ANCHOR. For the iterative anchor, if NULL: log mu */
+    /* (N) log q; NEED_ANCHOR. NULL with the iterative anchor: log mu */
     const double *anchor_logp;
     const double *advantage; /* (N) */
     const double *entropy;   /* (N) of p, or NULL; NEED_ENTROPY */
@@ -302,11 +302,11 @@ struct kedge_rows {
     int k_sampler;
     int k_anchor;
     const int32_t *ids;      /* (N,K) */
-    const double *logp_at;   /* (N,K) log p at them */
-    const double *anchor_at; /* (N,K) log q at them */
-    const double *mu_at;     /* (N,K) log mu at them; NEED_MU_AT */
+    const double *logp_at;   /* (N,K) log p at ids */
+    const double *anchor_at; /* (N,K) log q at ids */
+    const double *mu_at;     /* (N,K) log mu at ids; NEED_MU_AT */
     /* Truncated sampling: log of the mass of the recorded kept set; ratios are then of
-     * the policies renormalised on it. Both NULL: the full softmax was sampled. */
+     * the policies renormalised on this set. Both NULL: the full softmax was sampled. */
     const double *log_kept;     /* (N) of p */
     const double *old_log_kept; /* (N) of old */
     /* (N) each, of kedge_weights. All three NULL: these rows are the whole optimizer
@@ -317,8 +317,8 @@ struct kedge_rows {
     const double *is_weight; /* (N) or NULL: factor of each policy term (replaces tis) */
     const unsigned char *selected; /* (N) of kedge_select; NEED_SELECTION */
     double kl_divisor;             /* divisor of each KL term; 0: none */
-    /* clip-cov draws at random, as a function of both; select_draw is the index of the
-     * optimizer batch in its run, below 2^56 */
+    /* clip-cov draws at random, as a function of these two; select_draw is the index of
+     * the optimizer batch in its run, below 2^56 */
     uint64_t select_seed;
     uint64_t select_draw;
 };
@@ -342,8 +342,8 @@ struct kedge_grad {
 };
 
 /* Loss of the algorithm and its derivative with respect to all numbers of the rows that
- * depend on p. If an id is the sampled token, its total derivative is the sum of both.
- * Losses and metrics of micro-batches add up to those of the batch.
+ * depend on p. If the sampled token is among ids, its total derivative is a_logp plus
+ * a_at. Losses and metrics of micro-batches add up to those of the batch.
  *   loss = sum_n pg_weight is_weight surrogate + kl.beta kl_weight KL
  *          - algo.entropy_coef entropy_weight H
  * errors: EINVAL (an input that the algorithm needs is absent, by name; or a number that
@@ -472,9 +472,9 @@ KEDGE_API int kedge_kl_reward(double *token_reward, double *mean_kl,
                               const double *anchor_logp,
                               struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* KL in the advantage: advantage[n] -= kl.beta KL_n, with the same estimator; with kl.in
- * advantage-future -= kl.beta times the sum of KL_u over the sequence's tokens u >= n.
- * The arrays hold loss tokens only.
+/* KL in the advantage: advantage[n] -= kl.beta KL_n, with the estimator of
+ * kedge_kl_reward. With kl.in advantage-future, KL_n is replaced by the sum of KL_u over
+ * the sequence's tokens u >= n. The arrays hold loss tokens only.
  * advantage (N) in and out; mean_kl out, NULL allowed: as kedge_kl_reward; most out, NULL
  * allowed: the largest amount
  * errors: EINVAL (as kedge_kl_reward; kl.in neither advantage nor advantage-future),

@@ -17,8 +17,8 @@ struct kedge_algo {
     struct kg_algo algo;
 };
 
-/* own (own_bytes) out: the fields of the caller's struct that both versions have; the
- * rest is zero.
+/* own (own_bytes) out: copies the fields of the caller's struct that both versions have;
+ * the rest is zero.
  * errors: EINVAL (NULL, size not set, an unknown field is set) */
 kg_status kg_lib_take(void *own, size_t own_bytes, const void *theirs, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
@@ -36,7 +36,7 @@ kg_status kg_lib_given(const void *pointer, const char *name,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* begin (S+1) must start at 0, never decrease, and end at n (n < 0: anywhere). n_name:
- * what messages call n; name: what they call begin.   errors: EINVAL */
+ * name of n in messages; name: name of begin.   errors: EINVAL */
 kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
                              const char *n_name, const char *name,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -46,8 +46,8 @@ kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
 kg_status kg_lib_check_logp(const double *x, int64_t n, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Checks the algorithm's numbers and the requirements between its rows; all needs count
- * as met, and misleading compositions are allowed. */
+/* Checks the algorithm's numbers and the requirements between its rows; treats all needs
+ * as met and allows misleading compositions. */
 kg_status kg_lib_check_algo(const struct kedge_algo *algo,
                             struct kg_err *err) KG_MUST_CHECK;
 

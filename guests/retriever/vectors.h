@@ -37,8 +37,8 @@ void kg_vectors_let_go(const struct kg_vectors *v, int64_t first, int64_t n);
 
 /* Writes NumPy's .npy: one fp32 matrix, row by row, complete or not at all.
  *
- * The header holds the number of rows, which is known at the end. So space is kept for
- * it, and it is written last.
+ * The header holds the number of rows, which is known only at the end. So kg_npy_open
+ * leaves space for the header, and kg_npy_close writes it.
  */
 struct kg_npy { /* {0}: none */
     struct kg_file_writer file;

@@ -1,15 +1,15 @@
-/* Tinker's API (`kedge serve --train DIR`): a server that trains and samples for a loop
- * that its user writes.
+/* Tinker's API (`kedge serve --train DIR`): a server that trains and samples, controlled
+ * by a loop that the user writes.
  *
  * Two threads. The HTTP server's thread answers short requests at once (service.c) and
- * makes the others jobs with a future (queue.c). The worker (worker.c) owns all models
- * and runs one job at a time, the jobs of a model by seq_id; jobs that sample from the
- * same weights decode together (sample.c). Folders below DIR outlive the process
- * (store.c).
+ * turns the others into jobs with a future (queue.c). The worker (worker.c) owns all
+ * models and runs one job at a time, the jobs of one model in order of seq_id; jobs that
+ * sample from the same weights decode together (sample.c). Folders below DIR outlive the
+ * process (store.c).
  *
  * Users. The key of a request names its user. Sessions, models, jobs and folders are
- * found by user and id, so the id of another user is an unknown one. Users take turns by
- * the seconds that they have computed (worker.c).
+ * looked up by user and id, so a user cannot use another user's ids. Users take turns by
+ * their used computing time (worker.c).
  */
 #ifndef KG_TINKER_TINKER_H
 #define KG_TINKER_TINKER_H
@@ -28,11 +28,11 @@ enum { KG_TINKER_ID = 96 };
 
 struct kg_tinker;
 
-/* Whose key it is; without keys the only one. Counters are guarded by the lock. */
+/* The owner of a key, or the only user if there are no keys. The lock guards counters. */
 struct kg_tinker_user {
     struct kg_tinker *t;
     const char *name;   /* borrowed */
-    struct kg_path dir; /* of the models: DIR, or DIR/users/NAME */
+    struct kg_path dir; /* folder of the models: DIR, or DIR/users/NAME */
     int64_t last_id;
     int64_t n_jobs, n_open, n_handles[2]; /* samples: [1] */
     size_t held;                          /* bytes of results */
@@ -44,7 +44,7 @@ struct kg_tinker_user {
 struct kg_tinker_model {
     struct kg_tinker_user *user;
     char id[KG_TINKER_ID]; /* SESSION:train:SEQ */
-    /* model owned, as optim and anchor; count.step: optimizer steps */
+    /* model, optim and anchor are owned; count.step: optimizer steps */
     struct kg_run_state state;
     struct kg_algo algo; /* of the last loss with a moving anchor */
     int64_t next_seq;    /* of the next request */
@@ -52,7 +52,7 @@ struct kg_tinker_model {
     struct kg_tinker_model *next;
 };
 
-/* A session, or one for sampling: from the base, or from a folder of store.c. */
+/* A session, or a sampling session: of the base, or of a folder of store.c. */
 struct kg_tinker_handle {
     const struct kg_tinker_user *user;
     char id[KG_TINKER_ID]; /* SESSION, or SESSION:sample:SEQ */
@@ -74,7 +74,7 @@ struct kg_tinker_args {
     int64_t rank, seed, sampler_seq, samples, top_prompt, top_sample, max_tokens, top_k;
     double lr, beta1, beta2, eps, decay, clip, temperature, top_p;
 };
-#define KG_TINKER_NONE INT64_MIN /* a whole number that was not given */
+#define KG_TINKER_NONE INT64_MIN /* value of an integer that was not given */
 
 /* A request that is answered later. Guarded by the lock once it is queued; the fields
  * that the worker reads stay unchanged until the job is done. */
@@ -83,8 +83,7 @@ struct kg_tinker_job {
     int64_t id;
     kg_tinker_run_fn *run; /* NULL: it samples */
     bool proto;            /* its result is a protocol buffer */
-    /* a model_id, whose jobs run in order of seq, or a sampling_session_id, whose jobs
-     * need no order */
+    /* a model_id (jobs run in order of seq), or a sampling_session_id (in any order) */
     char scope[KG_TINKER_ID];
     int64_t seq;
     uint64_t hash;          /* of the request, to recognise a repeated one */
@@ -93,7 +92,7 @@ struct kg_tinker_job {
     struct kg_str body; /* owned: the request, if it is a protocol buffer */
     size_t bytes;       /* of the request */
     double since;       /* its arrival */
-    bool late;          /* its wait is so long that its predecessor counts as lost */
+    bool late;          /* it waited so long that its predecessor counts as lost */
     bool running, done;
     int http_status;      /* of the result; 0: 200 */
     struct kg_str result; /* owned */
@@ -104,7 +103,7 @@ struct kg_tinker_job {
 struct kg_tinker_waiter {
     struct kg_http_exchange *x;
     const struct kg_tinker_job *job;
-    double until; /* then the server tells it to ask again */
+    double until; /* time when the server tells the client to ask again */
     struct kg_tinker_waiter *next;
 };
 
@@ -119,13 +118,13 @@ struct kg_tinker {
     struct kg_http_route *routes; /* owned; a row of service.c each */
     pthread_t worker;
     bool works;  /* the worker runs */
-    int threads; /* that it computes with */
+    int threads; /* threads of the worker */
     struct kg_tinker_model *models;
     struct kg_rows *rows; /* belongs to rows_model; both used by the worker */
     const struct kg_model *rows_model;
     struct kg_rows_opts rows_opts;
     struct {                               /* the open sampler; used by the worker */
-        const struct kg_tinker_user *user; /* of a path that is not the base */
+        const struct kg_tinker_user *user; /* user of `path`; unset for the base */
         char path[256];
         struct kg_model *model; /* owned; NULL: the base */
         struct kg_rollout *rollout;
@@ -134,7 +133,7 @@ struct kg_tinker {
     pthread_cond_t due;
     struct kg_tinker_job *jobs;       /* owned, in order of arrival */
     struct kg_tinker_waiter *waiters; /* owned */
-    double used;                      /* of the user who computed last */
+    double used;                      /* `used` of the user who computed last */
     struct kg_tinker_handle *handles; /* owned */
     bool quitting;
 };
@@ -148,14 +147,14 @@ int kg_tinker_port(const struct kg_tinker *t);
 /* path: NULL for a session.   errors: ENOMEM */
 kg_status kg_tinker_add_handle(struct kg_tinker_user *u, const char *id, const char *path,
                                struct kg_err *err) KG_MUST_CHECK;
-/* copy: NULL, or what was found */
+/* *copy <- the handle found; NULL allowed */
 bool kg_tinker_find_handle(struct kg_tinker_handle *copy, const struct kg_tinker_user *u,
                            const char *id, bool samples);
-/* The HTTP status for an error, which also tells whose fault it is. */
+/* The HTTP status for an error: 4xx if the client caused it, else 5xx. */
 int kg_tinker_http_status(kg_status status);
 
 /* ---- fields.c ---- */
-/* job->args from its document.   errors: EFORMAT (another type), EINVAL (an unknown
+/* Fills job->args from job->doc.   errors: EFORMAT (another type), EINVAL (an unknown
  * setting) */
 kg_status kg_tinker_read_args(struct kg_tinker_job *job,
                               struct kg_err *err) KG_MUST_CHECK;
@@ -167,14 +166,14 @@ kg_status kg_tinker_read_args(struct kg_tinker_job *job,
 kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_job_free(struct kg_tinker_job *job);
-/* Answers when the job is done, or with 408 after a while; 410 if there is none. */
+/* Responds when the job is done; with 408 after a while; with 410 if unknown. */
 void kg_tinker_retrieve(const struct kg_tinker_user *u, int64_t id,
                         struct kg_http_exchange *x);
 /* Ends a job with its result or its failure, and answers its clients. */
 void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure);
-/* Keeps the results of an ended model, but forgets its requests: a model with the same id
- * may begin. */
+/* Keeps the results of an ended model, but forgets its requests, so that a model with the
+ * same id may begin. */
 void kg_tinker_retire(const struct kg_tinker_model *m);
 /* Tells waiters to ask again, and marks jobs that wait for others as late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
@@ -182,10 +181,11 @@ void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503
 
 /* ---- worker.c ---- */
 void *kg_tinker_work(void *tinker);
-/* Under the lock: the job that is to run next, or NULL; and the beginning of its run. */
+/* Under the lock: kg_tinker_next returns the job to run next, or NULL; kg_tinker_take
+ * marks a job as running. */
 struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t);
 void kg_tinker_take(struct kg_tinker_job *job);
-/* Adds what a user computed. */
+/* Adds computing time to a user's account. */
 void kg_tinker_charge(struct kg_tinker_user *u, double seconds);
 void kg_tinker_free_models(struct kg_tinker *t);
 kg_tinker_run_fn kg_tinker_create_model;
@@ -211,12 +211,12 @@ void kg_tinker_close_engine(struct kg_tinker *t);
 /* ---- store.c: MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
 /* The tinker.json of a folder, which describes its weights. */
 struct kg_tinker_facts {
-    char base[256]; /* base_model, its beginning */
+    char base[256]; /* base_model, truncated */
     bool lora, attn, mlp;
     int rank;
     uint64_t seed;
     struct {
-        char kind[16]; /* "": its state has none */
+        char kind[16]; /* "": the saved state has no anchor */
         double eta;
         int64_t period;
     } anchor; /* and when it moves */
@@ -224,11 +224,11 @@ struct kg_tinker_facts {
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
 kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,
                            const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Folder and facts of a path. */
+/* Finds the folder and reads the facts of a path. */
 kg_status kg_tinker_look(struct kg_path *dir, struct kg_tinker_facts *f,
                          const struct kg_tinker_user *u, const char *path,
                          struct kg_err *err) KG_MUST_CHECK;
-/* If they fit this server.   errors: EINVAL (another base) */
+/* kg_tinker_look for weights that fit this server.   errors: EINVAL (another base) */
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
                                  const struct kg_tinker_user *u, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
@@ -237,8 +237,8 @@ kg_status kg_tinker_facts_write(const struct kg_tinker_user *u,
                                 const struct kg_tinker_facts *f,
                                 const struct kg_json *meta, const char *file,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Saves a model whole under path, with its optimizer if `state`.   errors: ECONFLICT (it
- * exists) */
+/* Saves a complete model under path, with its optimizer if `state`.   errors: ECONFLICT
+ * (it exists) */
 kg_status kg_tinker_save(const struct kg_tinker_model *m,
                          const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err) KG_MUST_CHECK;

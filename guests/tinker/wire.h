@@ -1,8 +1,8 @@
-/* The protocol buffers of Tinker's API: a batch to learn from in, its log-probs and
- * metrics out, and samples out.
+/* The protocol buffers of Tinker's API: reads batches to learn from, and writes their
+ * log-probs and metrics, and samples.
  *
  * A batch becomes flat arrays over the N target tokens of all its data, in order; datum i
- * owns [begin[i], begin[i+1]). They grow datum by datum.
+ * owns [begin[i], begin[i+1]). Arrays grow datum by datum.
  */
 #ifndef KG_TINKER_WIRE_H
 #define KG_TINKER_WIRE_H
@@ -44,7 +44,7 @@ struct kg_tinker_batch {
     int n_settings;
 
     int64_t n_data, n; /* N */
-    int k;             /* ids of a token: topk_ids */
+    int k;             /* number of ids per token: topk_ids */
     unsigned has;      /* inputs that the data have: 1 << enum kg_tinker_input */
     int32_t vocab;
     const int64_t *begin; /* (n_data+1) borrowed, as all below */
@@ -64,7 +64,7 @@ struct kg_tinker_batch {
     struct kg_str begins, packed, values[KG_TINKER_COLUMNS]; /* owned: their memory */
 };
 
-/* Fields 1 and 2 only: model_id, seq.   errors: EFORMAT */
+/* Reads fields 1 and 2 only: model_id and seq.   errors: EFORMAT */
 kg_status kg_tinker_read_head(struct kg_tinker_batch *b, const void *bytes, size_t n,
                               struct kg_err *err) KG_MUST_CHECK;
 /* Released by kg_tinker_batch_release, also after a failure.   vocab: bound of all ids
@@ -74,7 +74,7 @@ kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, siz
                                int32_t vocab, struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_batch_release(struct kg_tinker_batch *b); /* {0} allowed */
 
-/* ForwardBackwardOutput: logprobs (N), and one metric. */
+/* Appends a ForwardBackwardOutput: logprobs (N), and one metric. */
 kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch *b,
                                const float *logp, double loss_sum,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -89,7 +89,7 @@ struct kg_tinker_samples {
     const float *top_logp;
     size_t n_prompt;
     int k, sample_k; /* top ids of the prompt, and of sampled tokens; 0: none */
-    int wide;        /* top ids of a row that were recorded */
+    int wide;        /* number of top ids recorded per row */
 };
 kg_status kg_tinker_put_samples(struct kg_str *out, const struct kg_tinker_samples *s,
                                 struct kg_err *err) KG_MUST_CHECK;

@@ -27,13 +27,13 @@ struct kg_bench_line {
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
 /* episodes.c */
-/* A tool for at most 128 episodes; the retriever's place gives its delay in seconds. */
+/* A tool for at most 128 episodes; opts->retriever is its delay in seconds. */
 extern const struct kg_env_row kg_bench_tool;
 /* async.c */
 struct kg_bench_async_size {
-    int steps; /* timed, of each of `rounds` */
+    int steps; /* timed steps per round */
     int rounds;
-    int prompts; /* of a step, with 8 samples each */
+    int prompts; /* prompts per step, with 8 samples each */
     int32_t hidden, layers;
 };
 kg_status kg_bench_async_of(struct kg_bench_report *r,

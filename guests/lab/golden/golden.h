@@ -1,4 +1,4 @@
-/* Golden cases: published numbers against policy/, for any folder of such files.
+/* Golden cases: compares policy/ with published numbers, from any folder of such files.
  *
  * A file is {"family", "cases": [{"name", "config", "inputs", "expected", "grad"}]}:
  * losses, advantages, KL estimators and their gradients, computed by other code from
@@ -6,8 +6,8 @@
  * kg_golden_head computes the rows of log-probs from the logits, so the same cases also
  * test the vocabulary head of tensor/. docs/formats.md describes the files.
  *
- * A case fails if a number is off or if it is malformed, and is skipped if it needs
- * something that kedge lacks; both with the reason.
+ * A case fails if a number is wrong or the case is malformed. It is skipped if it needs
+ * something that kedge lacks. The result has the reason.
  */
 #ifndef KG_GOLDEN_GOLDEN_H
 #define KG_GOLDEN_GOLDEN_H
@@ -36,7 +36,7 @@ struct kg_golden_rows {
     double *anchor_at;     /* (N,K) out, if there is an anchor */
 };
 
-/* dloss/d of each output, as policy/ returns them. NULL: zero. */
+/* The derivative of the loss with respect to each output, from policy/. NULL: zero. */
 struct kg_golden_coefs {
     const double *logp;     /* (N) */
     const double *logp_at;  /* (N,K) */
@@ -79,8 +79,7 @@ struct kg_golden_result {
 struct kg_golden_options {
     const struct kg_golden_head *head;    /* NULL: the plain one */
     struct kg_golden_tolerance tolerance; /* {0}: 1e-10, 1e-12 */
-    /* called for every case, in order; NULL is allowed. Its arguments are valid during
-     * the call */
+    /* called for every case, in order; NULL is allowed. result: valid during the call */
     kg_status (*seen)(const struct kg_golden_result *result, void *context,
                       struct kg_err *err);
     void *context;

@@ -1,8 +1,8 @@
-/* Internal to golden/: a case, its tolerance, and a batch of it for policy/.
+/* Internal to golden/: a case, its tolerance, and its rows as a batch for policy/.
  *
- * A function of a family evaluates one case. It returns an error if the case is unusable
- * (EFORMAT: malformed; EUNSUPPORTED: not supported), and records a wrong number with
- * kg_golden_compare, which never ends the evaluation.
+ * Each family of cases has a function that evaluates one case. It returns an error if the
+ * case is unusable (EFORMAT: malformed; EUNSUPPORTED: not supported), and records a wrong
+ * number with kg_golden_compare, which never ends the evaluation.
  */
 #ifndef KG_GOLDEN_GOLDEN_INTERNAL_H
 #define KG_GOLDEN_GOLDEN_INTERNAL_H
@@ -20,7 +20,7 @@ struct kg_golden_case {
     const struct kg_golden_head *head;
     struct kg_golden_tolerance tolerance; /* a family may widen it, see `excepted` */
     bool excepted;
-    struct kg_err bad; /* code KG_OK, or the first number that is off */
+    struct kg_err bad; /* code KG_OK, or the first wrong number */
     double worst;
     int64_t compared;
     void **blocks; /* owned: memory from kg_golden_room, freed with the case */
@@ -115,7 +115,7 @@ struct kg_golden_batch {
     double *dlogits; /* (all_rows*T*V) added up by kg_golden_backward */
 };
 
-/* The defaults with a fixed anchor. */
+/* Starts a batch with the default algorithm and a fixed anchor. */
 kg_status kg_golden_start(struct kg_golden_batch *e, struct kg_golden_case *g,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Reads all inputs of the case; the algorithm must be set. n_rows 0: all */
@@ -141,15 +141,15 @@ kg_status kg_golden_expect_logits(struct kg_golden_batch *e,
 /* Runs and compares loss, its gradients and log-probs. */
 kg_status kg_golden_finish(struct kg_golden_batch *e, struct kg_err *err) KG_MUST_CHECK;
 
-/* Options shared by several families. */
+/* Read options that several families share. */
 kg_status kg_golden_clips(struct kg_golden_batch *e, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_importance(struct kg_golden_batch *e,
                                struct kg_err *err) KG_MUST_CHECK;
-/* kl.estimator by its published name. */
+/* Sets kl.estimator from its published name. */
 kg_status kg_golden_estimator(struct kg_golden_batch *e, const char *key,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* The divisor of each published variant of a reduction; `info` may override it. */
+/* A published reduction, which determines the divisor; `info` may override it. */
 struct kg_golden_reduction {
     const char *variant, *mode;
     const struct kg_json *info; /* or NULL */

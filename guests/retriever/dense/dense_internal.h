@@ -7,10 +7,10 @@
 #include "search/dense.h"
 
 enum {
-    KG_DENSE_QUERIES = 64,      /* that share a pass */
+    KG_DENSE_QUERIES = 64,      /* queries that share a pass */
     KG_DENSE_DIM_MAX = 1 << 22, /* SQLite limits a row of the table */
 };
-/* errors: EUNSUPPORTED (more passages than are searched one by one) */
+/* errors: EUNSUPPORTED (above KG_DENSE_PASSAGES_MAX) */
 kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of device memory for a search, from the encoder's config.json and before any
  * allocation.   errors: those of kg_encoder_plan */
@@ -33,8 +33,8 @@ struct kg_dense {
     struct kg_dense_memory planned; /* of the device */
     struct kg_encoder *encoder;     /* on the device, if there is one */
     struct kg_codes codes; /* (n, D) owned: vectors for passes on the host, or empty */
-    float *scale;          /* (n) owned, for bytes only: x is about scale * code */
-    float *bound;          /* (n) owned, for bytes only: see dense_open.c */
+    float *scale;          /* (n) owned, int8 only: x is about scale * code */
+    float *bound;          /* (n) owned, int8 only: see dense_open.c */
     int64_t n;
     int32_t dim;
 };
@@ -52,7 +52,7 @@ kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path
                         struct kg_err *err) KG_MUST_CHECK;
 /* Whether this row is in the sample: the first, the last, and evenly spaced ones. */
 bool kg_given_sampled(const struct kg_vectors *v, int64_t row);
-/* made (D): by the encoder; found (D): in the file.   errors: ECONFLICT */
+/* Compares made (D), by the encoder, with found (D), in the file.   errors: ECONFLICT */
 kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
                            const char *path, int64_t row,
                            struct kg_err *err) KG_MUST_CHECK;
@@ -61,7 +61,7 @@ kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
 /* Shared by all seekers of an index: vectors, the encoder's pack, buffers for questions
  * and scores. Threads take turns. */
 struct kg_dense_device;             /* opaque */
-enum { KG_DENSE_SCORES = 1 << 20 }; /* per block, for all its questions together */
+enum { KG_DENSE_SCORES = 1 << 20 }; /* scores per block, for all its questions */
 /* d: only path, encoder (on the backend), codes' type, n and dim are read
  * errors: ENOMEM */
 kg_status kg_dense_device_open(struct kg_dense_device **v, const struct kg_backend *be,
@@ -101,10 +101,10 @@ kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
 kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backend *be,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* codes (dim), *scale, *bound of an fp16 vector without NaN and infinities */
+/* Computes codes (dim), *scale and *bound of a finite fp16 vector. */
 void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
                      int32_t dim);
-/* The vectors of the table row at which `get` is; borrowed from it.
+/* The vectors of the current row of `get`, borrowed from it.
  * errors: EFORMAT */
 kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_dense *d,
                          sqlite3_stmt *get, struct kg_err *err) KG_MUST_CHECK;

@@ -5,10 +5,10 @@
  *   each layer   x = LN(x + attention(x) Wo + bo),   x = LN(x + gelu(x W1 + b1) W2 + b2)
  *   vector = mean of x over the text's tokens, or x of the first one; scaled to length 1
  *
- * with biases everywhere, bidirectional attention and GELU by erf, all in fp32. Texts are
- * concatenated without padding, and a row of an operation depends only on its own
- * sequence (tensor/backend.h). So a text's vector has the same bits in every batch and
- * with any number of threads. No training.
+ * All linear layers have biases, attention is bidirectional, GELU uses erf, and
+ * everything is in fp32. Texts are concatenated without padding, and a row of an
+ * operation depends only on its own sequence (tensor/backend.h). So a text's vector has
+ * the same bits in every batch and with any number of threads. Encoders are not trained.
  */
 #ifndef KG_RETRIEVER_ENCODER_H
 #define KG_RETRIEVER_ENCODER_H

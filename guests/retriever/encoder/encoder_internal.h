@@ -21,7 +21,7 @@ struct kg_encoder_config {
     int32_t ffn;    /* F */
     int32_t vocab;  /* V */
     int32_t rows;   /* P, rows of the position table */
-    int32_t types;  /* T, of token types */
+    int32_t types;  /* T, number of token types */
     int32_t first;  /* position of the first token */
     float eps;      /* of layer norms */
 };
@@ -57,7 +57,7 @@ struct kg_encoder {
     char *dir; /* owned */
     struct kg_tokenizer *tok;
     size_t ends;             /* special tokens after a text */
-    void *memory;            /* owned, backend memory: holds all below */
+    void *memory;            /* owned, backend memory of all arrays below */
     struct kg_mat words;     /* (V,D) */
     struct kg_mat positions; /* (P,D) */
     struct kg_vec type;      /* (D) row 0 of the types */
@@ -83,7 +83,7 @@ kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err) KG_M
 /* Backend memory of the weights, before anything is read. */
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
                                   const struct kg_encoder_config *c);
-/* Additional memory while loading: the largest tensor again. */
+/* Additional memory while loading: a copy of the largest tensor. */
 uint64_t kg_encoder_staged_bytes(const struct kg_encoder_config *c);
 /* embed.c: backend memory of an embedder for texts of up to max_tokens. */
 uint64_t kg_encoder_pack_bytes(const struct kg_encoder_config *c, int32_t max_tokens);
