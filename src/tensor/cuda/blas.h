@@ -23,13 +23,13 @@
  * errors: NOTFOUND (lists the places) */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
 
-/* Opens the library found that way; does nothing if it is open.
+/* Opens the library that kg_blas_find finds; does nothing if it is open.
  * errors: NOTFOUND (lists the places), EFORMAT (not a library, a missing symbol),
  * ECONFLICT (an older version; another one is open), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;
 void kg_blas_close(void);
 
-/* "13.1.0" and the path, static; "" while none is open. */
+/* "13.1.0", and the path; static, "" while no library is open. */
 const char *kg_blas_version(void);
 const char *kg_blas_path(void);
 
@@ -40,14 +40,14 @@ kg_status kg_blas_allow(void *workspace, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* plans[0..*n) <- at most max plans that the library offers for C (=|+=) op(A) op(B),
- * best first by its own estimate; no workspace and split sums unless allowed; for
- * pointers aligned to 16 bytes. Only the shapes of the matrices are used.   errors:
- * EDEVICE */
+ * best first by the library's estimate, for pointers aligned to 16 bytes. No workspace
+ * and split sums unless allowed (kg_blas_allow). Only shapes of the matrices are
+ * used.   errors: EDEVICE */
 kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat c,
                         struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* config <- the attributes of a plan, because its bytes may hold more. */
+/* config <- the attributes of a plan, for comparisons; its bytes may hold more. */
 void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
 
 /* C (=|+=) op(A) op(B) by a plan.   errors: UNSUPPORTED (the plan does not support this
@@ -56,8 +56,9 @@ kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_
                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* *seconds <- the time of launching run(arg, i) for i below 2 KG_DEV_REPEATS, as one
- * record, without the host's time for each. Not within the capture of a graph.
+/* *seconds <- the device's time for run(arg, i), i below 2 KG_DEV_REPEATS, launched as
+ * one captured graph, so that the host's time per launch does not count. Not within the
+ * capture of a graph.
  * errors: those of run, EDEVICE */
 kg_status kg_blas_time(double *seconds,
                        kg_status (*run)(const void *arg, int i, struct kg_err *err),

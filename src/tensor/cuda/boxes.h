@@ -1,4 +1,4 @@
-/* What the host has to say before a kernel of Hopper's instructions (hopper.h). */
+/* Host functions for kernels that use Hopper's instructions (hopper.h). */
 #ifndef KG_TENSOR_CUDA_BOXES_H
 #define KG_TENSOR_CUDA_BOXES_H
 
@@ -7,8 +7,8 @@
 /* Multiprocessors of the chosen device; 0 if it lacks the instructions. */
 int kg_dev_hoppers(void);
 
-/* A matrix of bf16, whose boxes have `rows` rows and 64 columns. An argument of a kernel
- * by value (__grid_constant__), so a record has its own copy. */
+/* Describes a bf16 matrix, of which kernels copy boxes of `rows` rows and 64 columns.
+ * Passed to kernels by value (__grid_constant__), so a record has its own copy. */
 struct kg_boxes {
 #ifdef __cplusplus
     alignas(64)

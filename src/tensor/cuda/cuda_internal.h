@@ -134,10 +134,10 @@ static __device__ inline float kg_cuda_softcap(float x, float cap)
 
 /* ---- assignment of elements to threads ---- */
 enum { KG_WARP = 32 };
-/* For matrices, a block has columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
- * thread those KG_ROW_THREADS apart:
+/* For matrices, a block computes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x,
+ * and a thread every KG_ROW_THREADS-th of these:
  *   for (int64_t c = kg_cuda_first(); c < kg_cuda_end(cols); c += KG_ROW_THREADS)
- * For vectors, a thread has one element. */
+ * For vectors, a thread computes one element. */
 enum { KG_ROW_THREADS = 128, KG_STRIP = 4 * KG_ROW_THREADS, KG_FLAT_THREADS = 256 };
 
 static __device__ inline int64_t kg_cuda_first(void)
@@ -157,7 +157,7 @@ static inline int64_t kg_cuda_pieces(int64_t n, int64_t piece)
 {
     return (n + piece - 1) / piece;
 }
-/* The grid for either; it must not be empty. */
+/* The grid for a matrix, and for a vector; it must not be empty. */
 static inline dim3 kg_cuda_rows(int64_t rows, int64_t cols)
 {
     return kg_grid(rows, kg_cuda_pieces(cols, KG_STRIP));
@@ -168,7 +168,7 @@ static inline dim3 kg_cuda_all(int64_t n)
 }
 
 /* ---- the CPU's sixteen lanes ---- */
-/* A row belongs to sixteen threads, each a chain in column order. Threads of rows beyond
+/* Sixteen threads compute a row, each one chain in column order. Threads of rows beyond
  * the last only take part in exchanges. */
 enum { KG_CUDA_LANES = 16, KG_CUDA_LANE_ROWS = KG_ROW_THREADS / KG_CUDA_LANES };
 struct kg_cuda_lane {
@@ -208,8 +208,8 @@ template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 }
 
 /* ---- several arrays in one buffer ---- */
-/* The same layout over host and device memory allows a single copy in either direction;
- * over NULL it only measures. */
+/* Host and device memory get the same layout, so one copy moves all arrays in either
+ * direction. With base NULL, only measures. */
 struct kg_cuda_piece {
     char *base;
     uint64_t used;
@@ -344,11 +344,11 @@ void kg_cuda_wgmma_leave_out(bool yes);
  * kg_cuda_own_try found the same bits, else by mma. c must not be empty. */
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
-/* Compares both on this device, once a process; not within the capture of a graph.
- * mma_only: the latter is not used
+/* Compares wgmma with mma on this device, once per process; not within the capture of a
+ * graph. mma_only: does not use wgmma
  * errors: ENOMEM, EDEVICE */
 kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
-/* text <- what it found; "" where there is nothing to compare */
+/* text <- the result of kg_cuda_own_try; "" if there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
 /* kg_cuda_product_mma for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
@@ -360,8 +360,8 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
-/* *is: there are few rows, and an own product of these shapes has the bits of a b^T by
- * cuBLASLt. Tried at the first call for a number of rows.   errors: as above */
+/* *is: there are few rows, and for these shapes kg_cuda_product_own has the bits of a b^T
+ * by cuBLASLt. Tried once per number of rows.   errors: of kg_cuda_product_blas */
 kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               struct kg_err *err);
 /* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned, between
@@ -373,10 +373,10 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
                                   enum kg_matmul_kind kind, bool accumulate,
                                   struct kg_err *err);
 kg_status kg_cuda_unpinned_leave(struct kg_err *err);
-void kg_cuda_unpinned_end(void); /* frees the library's part too */
+void kg_cuda_unpinned_end(void); /* also frees the library's memory */
 /* Reserves memory for trials and padded operands until kg_cuda_blas_end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH", the traits that then determine bits besides the
+/* text <- "cublas 13.1.0, plans HASH", the traits that determine bits together with the
  * device; or "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Forgets the plans and closes the library. */
@@ -391,9 +391,9 @@ void kg_cuda_forget(void);
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
 /* kg_cuda_scratch in page-locked host memory, for an operation's copies both ways; data
- * to be copied up stays intact until it is copied. */
+ * for kg_cuda_up stays intact until it is copied. */
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
-/* kg_cuda_up copies from there, ordered after earlier launches, without waiting;
+/* kg_cuda_up copies from host scratch, ordered after earlier launches, without waiting;
  * kg_cuda_down copies to the host after waiting for all launches. kg_dev_done reports
  * errors of both. */
 void kg_cuda_up(void *to, const void *from, uint64_t bytes);

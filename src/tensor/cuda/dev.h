@@ -1,17 +1,17 @@
 /* Device code from one source for two compilers: nvcc builds kernels, a C++ compiler
  * builds an emulation for tests (emu.h).
  *
- * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
- * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
- * kg_fragments, kg_mma, kg_exp2, kg_store_sixteen, kg_copy_later and related, and
- * arithmetic that IEEE 754 defines exactly; multiply-adds are fused only by kg_fma
- * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
- * depends on the grid: a result is a function of the operands.
+ * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads, __syncwarp,
+ * __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc, kg_fragments, kg_mma,
+ * kg_exp2, kg_store_sixteen, kg_copy_later and related, and arithmetic that IEEE 754
+ * defines exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks consist
+ * of whole warps. Kernels use no float atomics and no partition that depends on the grid,
+ * so a result is a function of the operands.
  *
  * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) starts a kernel with at least one
  * block, in order; after its launches a function calls kg_dev_done. KG_LAUNCH_ASKING
- * gives each block dynamic shared memory (at most KG_ASKED_MOST bytes), which the kernel
- * declares by KG_SHARED_ASKED.
+ * gives each block dynamic shared memory (at most KG_ASKED_MOST bytes); the kernel
+ * declares it by KG_SHARED_ASKED.
  */
 #ifndef KG_TENSOR_CUDA_DEV_H
 #define KG_TENSOR_CUDA_DEV_H
@@ -43,7 +43,8 @@ enum { KG_ASKED_MOST = 99 << 10 };
 #define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
     (kg_dev_come(), kg_dev_allow<kernel>(bytes),                                         \
      kernel<<<grid, threads, bytes, kg_dev_stream>>>(__VA_ARGS__))
-/* What a kernel may ask for never falls: a record may hold a launch with more. */
+/* Raises a kernel's limit of shared memory. It never falls, because a record may hold a
+ * launch that needs more. */
 template <auto KERNEL> static inline void kg_dev_allow(int bytes)
 {
     static int most;
@@ -63,10 +64,11 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 
 /* Number of products that are timed together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Factors of a sum by which kernels are compared: two chunks and a bit. */
+/* Length of the sums by which kernels are compared: two chunks and a part of a third. */
 enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
-/* Rows and logits that the head processes at a time, memory for rows to draw from and for
- * sums of heads of attention, blocks that fill a device. Results do not depend on it. */
+/* Sizes that do not affect results. Per pass of the head: HEAD_ROWS, LOGITS. Memory:
+ * WHOLE for rows to draw from, HEADS for attention's sums per head. BLOCKS fill a
+ * device. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20 };
 
@@ -114,9 +116,9 @@ static __device__ inline void kg_mma(float d[4], const uint32_t a[4], const uint
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Loads four matrices of 8 x 8 bf16 from shared memory: lane i gives row i % 8 of matrix
- * i / 8 at `row`, 16 bytes, aligned. With g and t as above, f[i] holds row g, columns 2t
- * and 2t+1 of matrix i; transposed: column g, rows 2t and 2t+1. */
+/* Loads four matrices of 8 x 8 bf16 from shared memory: in lane i, `row` points to row i
+ * % 8 of matrix i / 8 (16 bytes, aligned). With g and t as in kg_mma, f[i] holds row g,
+ * columns 2t and 2t+1 of matrix i; transposed: column g, rows 2t and 2t+1. */
 static __device__ inline void kg_fragments(uint32_t f[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -150,8 +152,8 @@ template <int N> static __device__ inline void kg_copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
-/* Stores sixteen bytes at once, aligned to sixteen: the compiler may store a struct of
- * sixteen bytes by four stores, each as slow as one. */
+/* Stores sixteen bytes at once, aligned to sixteen: the compiler may split a struct of
+ * sixteen bytes into four stores, each as slow as one. */
 static __device__ inline void kg_store_sixteen(void *to, const uint32_t part[4])
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
@@ -194,8 +196,8 @@ static __device__ inline uint32_t kg_pair(float first, float second)
 extern bool kg_dev_shown;
 cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes);
 
-/* All launches and copies use one stream, from which records are made, except fetches of
- * another thread. Other threads wait while a record is made (library.cu). */
+/* All launches and copies use one stream, except fetches by another thread. Records
+ * capture this stream; other threads wait meanwhile (library.cu). */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };
@@ -228,7 +230,7 @@ static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 /* Traits of the chosen device (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
-/* Counts all copies except those within the device; defined in memory.cu. */
+/* Counts all copies between host and device; defined in memory.cu. */
 extern "C" struct kg_traffic kg_dev_traffic;
 
 static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_err *err)
@@ -238,7 +240,7 @@ static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_e
         "%s: %s (detected here; an earlier asynchronous kernel may be the cause)", op,
         cudaGetErrorString(e));
 }
-/* An allocation also reports earlier errors; then it is not out of memory. */
+/* An allocation also reports errors of earlier operations: these are not ENOMEM. */
 static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
                                    const char *what, struct kg_err *err)
 {
@@ -302,7 +304,7 @@ static inline void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, KG_DEV_STREAM);
 }
-/* Records the position of the stream: an event, reused for later marks. */
+/* Records the stream's position as an event; later marks reuse the event. */
 static inline void kg_dev_mark(uint64_t mark)
 {
     (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], KG_DEV_STREAM);
@@ -374,7 +376,7 @@ static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
     (void)cudaMemsetAsync(to, 0, bytes, KG_DEV_STREAM);
 }
-/* Encloses a call of a library whose kernels access memory that begins there. */
+/* Enclose a call of a library whose kernels access memory that begins at memory[0..n). */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;

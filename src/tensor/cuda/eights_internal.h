@@ -1,9 +1,9 @@
 /* Eight adjacent elements of a row at a time: sixteen bytes of bf16 move as one, so
  * elementwise kernels run at memory speed.
  *
- * A thread has elements [c, c+8) of a row, and a block those of KG_ROW_THREADS threads.
- * If rows do not begin or end at multiples of sixteen bytes, elements move one by one;
- * the values are the same.
+ * A thread processes elements [c, c+8) of a row; a block has KG_ROW_THREADS threads. If
+ * rows do not begin or end at multiples of sixteen bytes, elements move one by one; the
+ * values are the same.
  */
 #ifndef KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
 #define KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
@@ -18,7 +18,7 @@ struct alignas(16) kg_cuda_four {
     float at[4];
 };
 
-/* To bf16, as kg_cuda_store. */
+/* Rounds to bf16, as kg_cuda_store. */
 static __device__ inline uint32_t kg_cuda_round(float x)
 {
     uint16_t u;
@@ -61,8 +61,8 @@ kg_cuda_eights_of(const struct kg_cuda_eight part[2], enum kg_dtype t)
     return x;
 }
 
-/* x[k] <- eight elements of m[k]; those beyond the row's end are 0. All loads start
- * before the first value is needed. together: kg_cuda_by_eights of each */
+/* x[k] <- eight elements of m[k]; elements beyond the row's end are 0. All loads start
+ * before the first value is used. together: kg_cuda_by_eights of each */
 template <int N>
 static __device__ inline void kg_cuda_load_eights(struct kg_cuda_eights (&x)[N],
                                                   const struct kg_mat (&m)[N], int64_t r,

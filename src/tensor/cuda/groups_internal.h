@@ -1,10 +1,11 @@
 /* Assigns tiles of the experts' products to blocks.
  *
  * Only the device knows the number of rows per expert, so the grid has the maximum size,
- * which depends on the total number of rows. For NT and NN, expert e has the tiles from
- * first[e] / H + e on, with H rows each, starting at its first row. Since floor((f + n) /
- * H) - floor(f / H) + 1 >= ceil(n / H), these suffice for its n rows; surplus tiles end
- * at once. For TN every expert has the tiles of a whole c.
+ * which depends on the total number of rows. For NT and NN, the tiles of expert e have H
+ * rows each, begin at its first row, and are numbered from first[e] / H + e. Since
+ * floor((f + n) / H) - floor(f / H) + 1 >= ceil(n / H), these numbers suffice for its n
+ * rows; blocks of surplus tiles end at once. For TN every expert has the tiles of a whole
+ * c.
  */
 #ifndef KG_TENSOR_CUDA_GROUPS_INTERNAL_H
 #define KG_TENSOR_CUDA_GROUPS_INTERNAL_H
@@ -49,8 +50,8 @@ static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int he
     return before - 1;
 }
 
-/* *to, shared: the part of block blockIdx.x in a product with tiles of `height` rows. All
- * threads must call it.
+/* *to, shared <- the operands and row of block blockIdx.x, in a product with tiles of
+ * `height` rows. All threads must call it.
  * add: c is accumulated, so an expert without tokens is skipped */
 template <bool TN>
 static __device__ inline void

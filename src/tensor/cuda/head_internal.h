@@ -1,8 +1,7 @@
 /* Shared by forward and backward of the vocabulary head: copying host arrays to the
  * device, logits of some columns, sets of ids as bits.
  *
- * Both follow cpu/head*.c, which explains them, with its tiles and orders, and return its
- * bits.
+ * Both use the tiles and orders of cpu/head*.c, which explains them, and return its bits.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_INTERNAL_H
 #define KG_TENSOR_CUDA_HEAD_INTERNAL_H
@@ -39,8 +38,8 @@ struct kg_cuda_asked {
     struct kg_cuda_set *sets; /* (n) or NULL */
     uint8_t *packed;
 };
-/* Places and fills the inputs in h of n rows (row[i], or all): the sets, and everything
- * else. */
+/* Lay out (_place) and fill (_fill) the inputs of n rows of h (rows row[i], or all):
+ * kg_cuda_sets_ the sets, kg_cuda_asked_ everything else. */
 void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
                         const struct kg_head *h, const int32_t *row, int64_t n);
 void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
@@ -57,7 +56,7 @@ struct kg_cuda_found {
     double *anchor_lse;
     float *entropy;
 };
-/* The contents of h's `kept`, with space for all results, computed or not. */
+/* The contents of kg_head.kept, with space for all results, computed or not. */
 struct kg_cuda_kept {
     struct kg_cuda_asked asked; /* without sets */
     struct kg_cuda_found found;
@@ -66,12 +65,13 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
 /* Tiles per strip in the backward. Also in the forward if the bits of products depend on
- * their shape: every logit then has one shape of product, independent of free memory. */
+ * their shape: then every logit comes from products of one shape, independent of free
+ * memory. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
 /* z <- hidden . weight, for columns from the start of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
-/* The kernel that reads z completes the computation: z <- cap(z) inv_temp */
+/* Applied by the kernel that reads z: z <- cap(z) inv_temp */
 struct kg_cuda_scale {
     float softcap;         /* 0: none */
     const float *inv_temp; /* (rows) on the device, or NULL for 1 */
@@ -92,7 +92,7 @@ void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
                        const uint8_t *packed, int64_t rows, int64_t vocab);
 
 /* ---- drawing, draw.cu ---- */
-/* For all rows, except scratch, which is for the rows of one pass. */
+/* Arrays (n) are for all rows; arrays (rows, ..) are scratch for the rows of one pass. */
 struct kg_cuda_drawing {
     const struct kg_draw *how; /* (n) */
     struct kg_drawn *drawn;    /* (n) */

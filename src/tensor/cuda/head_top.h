@@ -33,8 +33,8 @@ static __device__ inline bool kg_cuda_top_wants(const struct kg_cuda_top_list *l
     return x.z == x.z && (l->count < l->k || kg_cuda_better(x, l->at[l->count - 1]));
 }
 
-/* Inserts x, which is wanted, and shifts worse entries by one, 32 at a time from the end.
- * For all lanes together. */
+/* Inserts x, for which kg_cuda_top_wants is true, and shifts worse entries by one, 32 at
+ * a time from the end. All lanes must call it together. */
 static __device__ inline void kg_cuda_top_insert(struct kg_cuda_top_list *l,
                                                  struct kg_cuda_top x)
 {

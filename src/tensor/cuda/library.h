@@ -11,8 +11,8 @@
 #include "tensor/backend.h"
 #include "tensor/device.h"
 
-/* Increase it whenever a struct that both use changes, or the contract of an operation:
- * those of tensor/backend.h, and those below. */
+/* Increase this number whenever a struct that both use, or the contract of an operation,
+ * changes here or in tensor/backend.h. */
 enum { KG_CUDA_INTERFACE = 21 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
@@ -23,11 +23,11 @@ enum kg_cuda_products {
 };
 
 struct kg_cuda_opts {
-    int device; /* its number */
+    int device; /* number of the device */
     enum kg_cuda_products products;
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
-    bool mma_only;         /* nothing by product_wgmma.cu: for tests */
+    bool mma_only;         /* do not use product_wgmma.cu: for tests */
     bool shown;            /* the host may touch the device's memory: for tests */
 };
 
@@ -39,7 +39,7 @@ kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
  * cuBLASLt are reported to have equal bits (docs/gpu.md) */
 enum kg_cuda_products kg_cuda_products_auto(int major);
 
-/* The memory door of the process (base/mem.h). */
+/* The host's allocator (base/mem.h). */
 struct kg_cuda_host {
     void *(*calloc)(size_t count, size_t size, const char *what, struct kg_err *err);
     void (*free)(void *block);
@@ -49,7 +49,7 @@ struct kg_cuda_host {
 struct kg_cuda_about {
     int32_t interface;
     uint32_t table_bytes;      /* size of struct kg_backend, which detects added slots */
-    const char *version;       /* version of kedge it was built with */
+    const char *version;       /* the kedge version that the library was built with */
     const char *architectures; /* "CUDA 13.0, sm_80 sm_90a compute_80" */
     /* text <- driver, devices and place of cuBLASLt, in one line; queries the driver only
      * errors: EDEVICE (no driver, too old a driver, no device) */

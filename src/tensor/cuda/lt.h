@@ -27,7 +27,7 @@ enum kg_lt_preference {
     KG_LT_PREF_ALIGNMENT = 5,
 };
 enum { KG_LT_REDUCTIONS = 7 }; /* all */
-/* Attributes of a plan: its kernel, tile, ...; of 4 bytes, the last two of 2. */
+/* Attributes of a plan: its kernel, tile, ...; each has 4 bytes, the last two have 2. */
 enum kg_lt_config {
     KG_LT_CONFIG_SPLIT = 2,
     KG_LT_CONFIG_REDUCTION = 3,
@@ -35,7 +35,7 @@ enum kg_lt_config {
     KG_LT_CONFIGS = 9
 };
 
-/* An algorithm for a product: plain data of the library. */
+/* An algorithm for a product: data that only the library interprets. */
 struct kg_lt_plan {
     uint64_t data[8];
 };

@@ -1,6 +1,5 @@
-/* Single instructions of a device's kernels, which a test tries one by one, and what
- * cuBLASLt's plans are on a device. The second and third name that libkedge_cuda.so
- * exports; kedge does not call them. */
+/* For tests: runs single instructions of a device's kernels, and reports cuBLASLt's plans
+ * on a device. libkedge_cuda.so exports both functions; kedge does not call them. */
 #ifndef KG_TENSOR_CUDA_PROBE_H
 #define KG_TENSOR_CUDA_PROBE_H
 
@@ -8,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Lane l of one warp has words of its own: x, y, z are in[3 l] and the next two, and the
- * result is out[l], unless a row says otherwise. */
+/* Runs one warp. Unless a row says otherwise, lane l reads x, y, z from in[3 l] and the
+ * next two words, and writes its result to out[l]. */
 enum kg_probe {
     KG_PROBE_MMA,        /* in[10 l]: a[4], b[2], d[4]; out[4 l]: d[4] (dev.h) */
     KG_PROBE_FRAGMENTS,  /* in[4 l]: a row of 16 bytes; out[4 l]: f[4] */
@@ -37,9 +36,9 @@ extern kg_cuda_probe_fn kg_cuda_probe __attribute__((visibility("default")));
 /* The plans of a weight for some number of rows (product_blas.cu). */
 struct kg_plan_row {
     uint32_t config[9]; /* of the reference: enum cublasLtMatmulAlgoConfigAttributes_t */
-    int tried, members; /* plans, kedge's own among them; those with its bits */
-    int64_t made;       /* rows of a product: more where rows of zeros are added, fewer
-                             * where the rows are made in pieces */
+    int tried, members; /* plans, kedge's own included; plans with the reference's bits */
+    int64_t made;       /* rows of a product: more if zero rows are added, fewer if the
+                         * rows are split */
     double seconds;     /* of a product of `made` rows by the plan in use */
     double own_seconds; /* of kedge's own kernel */
     double fastest_seconds; /* of the fastest that was tried, of any bits */

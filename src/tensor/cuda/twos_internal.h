@@ -1,5 +1,5 @@
-/* Elements of c as the matrix instruction gives them to a thread: two neighbours of a
- * row, moved as one where they lie so. */
+/* Elements of c as the matrix instruction assigns them to a thread: two neighbours of a
+ * row, moved as one if both are aligned together. */
 #ifndef KG_TENSOR_CUDA_TWOS_INTERNAL_H
 #define KG_TENSOR_CUDA_TWOS_INTERNAL_H
 
