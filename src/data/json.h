@@ -1,10 +1,10 @@
 /* JSON: a parsed document with borrowed, typed look-ups, and a writer that appends to a
  * kg_str.
  *
- * A struct kg_json is a value inside a document and lives as long as the document.
- * Documents are made by a builder; the text parser is one of its users. Errors of getters
- * begin with the document's `where` (a file name, "stdin line 12") and name the key and
- * the value found.
+ * A struct kg_json is a value inside a document and lives as long as the document. A
+ * builder makes documents; the text parser uses the builder. Errors of getters begin with
+ * the document's `where` (a file name, "stdin line 12") and name the key and the value
+ * found.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -105,11 +105,11 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, /* finite */
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Parses text, checked to be UTF-8, into the next value.   errors: as above, EFORMAT with
+/* Parses text, which must be UTF-8, into the next value.   errors: ENOMEM, EFORMAT with
  * the column, and the line if there are several */
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Opens an array or an object.   errors: as above, EFORMAT (nested too deep) */
+/* Opens an array or an object.   errors: ENOMEM, EFORMAT (too large, nested too deep) */
 kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
                        struct kg_err *err) KG_MUST_CHECK;
 /* errors: ENOMEM, EFORMAT (duplicate key in an object) */

@@ -1,8 +1,8 @@
 /* Metrics of an evaluation: from graded samples to estimates with standard errors.
  *
  * Pure functions of n samples for each of P problems. A metric has one value per problem;
- * its estimate is the mean over problems, and its standard error is taken over problems,
- * so that the n samples of one problem never count as independent:
+ * its estimate is the mean over problems. The standard error is over problems, so that
+ * the n samples of one problem never count as independent:
  *     stderr = sqrt( sum_p (x_p - mean)^2 / (P - 1) / P ),   0 for one problem
  * A mean over sets is unweighted; its error is sqrt(sum_s stderr_s^2) / S.
  * docs/evaluate.md explains each formula.
@@ -26,8 +26,8 @@ enum {
 };
 
 /* pass@k = 1 - C(n-c, k) / C(n, k): the chance that k of n samples, c of them right,
- * include a right one (Chen et al. 2021). Unbiased for 1 - (1-p)^k. 0 <= c <= n, 1 <= k
- * <= n */
+ * include a right sample (Chen et al. 2021). Unbiased for 1 - (1-p)^k. 0 <= c <= n, 1 <=
+ * k <= n */
 double kg_eval_pass_at_k(int32_t n, int32_t c, int32_t k);
 
 /* maj@k: the chance that the majority of k of n samples, drawn without replacement, is
@@ -63,8 +63,8 @@ struct kg_eval_ks {
     int n_maj;
     const char *const *extra; /* (n_extra) names, borrowed */
     int n_extra;
-    const struct kg_task_rewards *rewards;  /* NULL: one reward; borrowed, as the next */
-    const struct kg_further_names *further; /* NULL: graders return no other numbers */
+    const struct kg_task_rewards *rewards;  /* borrowed; NULL: one reward */
+    const struct kg_further_names *further; /* borrowed; NULL: no further numbers */
 };
 
 struct kg_eval_metric {

@@ -16,7 +16,7 @@ struct kg_expert_acts {
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
     struct kg_mat sgate; /* (N,Fs) ct; this and sup: no data without a shared expert */
-    struct kg_mat sup;   /* (N,Fs) ct, beside sgate where kg_joins */
+    struct kg_mat sup;   /* (N,Fs) ct, beside sgate if kg_joins */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -38,8 +38,8 @@ struct kg_expert_scratch {
 struct kg_layer_acts {
     struct kg_vec inv1; /* (N) of norm1 */
     struct kg_mat h1;   /* (N,D) ct, normed input */
-    /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. Where kg_joins, v's
-     * sums are beside them */
+    /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. If kg_joins, v_raw
+     * is beside them */
     struct kg_mat q_raw, k_raw, v_raw;
     struct kg_vec inv_q; /* (N,H), or (N) for a norm over the whole projection */
     struct kg_vec inv_k; /* (N,Hk) */
@@ -52,7 +52,7 @@ struct kg_layer_acts {
     struct kg_vec inv2;  /* (N) of norm2 */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward overwrites it with dgate */
-    struct kg_mat up;    /* (N,F) ct, beside gate where kg_joins */
+    struct kg_mat up;    /* (N,F) ct, beside gate if kg_joins */
     struct kg_expert_acts experts; /* replace gate and up in a layer with experts */
     /* with norms after attention and feed-forward: their outputs */
     struct kg_mat out1; /* (N,D) fp32 */
@@ -141,12 +141,12 @@ struct kg_acts {
     int32_t routed;    /* Lx: number of layers with experts */
     int32_t k;         /* K */
     int32_t *chosen;   /* (Lx,N,K) experts of every token; routes point into it */
-    int32_t *chosen_h; /* the same on the host; owned, NULL before first use */
+    int32_t *chosen_h; /* copy of chosen on the host; owned, NULL before first use */
     bool load_sent;    /* chosen_h and p_sum_h belong to the last forward, after a wait */
     uint64_t load_mark; /* marks the end of their copies */
     /* (E) sum over tokens and layers of p in the last kept forward, if `balanced` */
     struct kg_vec p_sum;
-    float *p_sum_h;        /* the same on the host, after chosen_h */
+    float *p_sum_h;        /* copy of p_sum on the host, after chosen_h */
     struct kg_vec balance; /* (E) dloss/dp, the same for all tokens and layers */
     bool balanced;
     unsigned char *keys_at; /* memory of kg_walk_keys: overlaps hidden, act, dy and dh */

@@ -49,8 +49,8 @@ enum kg_reads {
     KG_READS_LAYER_TYPES = 1 << 4, /* also written */
     KG_READS_NO_ROPE = 1 << 5,     /* no_rope_layers, no_rope_layer_interval */
     KG_READS_LONGROPE =
-        /* only rope_scaling "longrope", with original_max_position_embeddings outside of
-         * it */
+        /* only rope_scaling "longrope"; original_max_position_embeddings is a field of
+         * its own */
     1 << 6,
     KG_READS_MULTIPLIERS = 1 << 7, /* embedding_, residual_, attention_multiplier,
                                     * logits_scaling */

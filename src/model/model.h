@@ -99,7 +99,7 @@ struct kg_model {
     int64_t n_elements;     /* in all trained parameters: length of a slab */
     struct kg_slab master;  /* (cut.n) owned; empty for inference */
     struct kg_cut cut;      /* the part of n_elements in master and other slabs */
-    struct kg_ranks *ranks; /* borrowed: they hold the other cuts; NULL: not cut */
+    struct kg_ranks *ranks; /* borrowed: ranks with the other cuts; NULL: not cut */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -181,8 +181,8 @@ kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *othe
                        int32_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
-/* Packs `compute` from the master weights. Call it after every change of them.
- * Collective: ranks exchange their cuts in packed form.
+/* Packs `compute` from the master weights. Call it after every change of the master
+ * weights. Collective: ranks exchange their cuts in packed form.
  * errors: ENOMEM, of the ranks (reported on all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of backend memory, and of host memory if that is separate. */
@@ -227,8 +227,8 @@ bool kg_model_moves_routers(const struct kg_model *m);
  * adapter_model.safetensors, fp32), or with `merge` the merged checkpoint. */
 enum kg_save_part {
     KG_SAVE_ALL,
-    /* for weights cut among ranks, into one folder: one rank writes all but values, with
-     * files at full length; then each rank writes the values of its cut */
+    /* for weights cut among ranks: one rank (FRAME) writes all but values, with files at
+     * full length; then each rank (VALUES) writes the values of its cut */
     KG_SAVE_FRAME,
     KG_SAVE_VALUES,
 };
@@ -282,8 +282,8 @@ struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* Sets how and inv_temp of d to those of the last forward, in backend memory; NULL if it
  * had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
-/* Bytes of activations, in backend and host memory; more: numbers staged beside those
- * that every pack has (keys, given experts). */
+/* Bytes of activations, in backend and host memory; more: count of additional staged
+ * numbers (keys, preset experts). */
 struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
                               bool checkpoint, int64_t more);
 /* Maximum kg_pack.n_keys of a pack with shared prefixes; at least max_tokens. */

@@ -46,7 +46,7 @@ struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param
  * errors: SHAPE (more elements than can be counted) */
 kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
                          struct kg_err *err) KG_MUST_CHECK;
-/* If p, the last of the list, is part of the same file tensor as the ones before, sets
+/* If p, the last of the list, is part of the same file tensor as earlier parameters, sets
  * its row range. */
 void kg_param_join(const struct kg_model *m, struct kg_param *p);
 
@@ -116,8 +116,8 @@ kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
 kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
                          int64_t n, struct kg_err *err) KG_MUST_CHECK;
 
-/* files.c: after all tensors of m were found, the others in set are refused, or skipped
- * and logged. Other inconsistencies of the folder are treated in the same way.
+/* files.c: after all tensors of m were found, refuses other tensors in set, or skips and
+ * logs them. Treats other inconsistencies of the folder in the same way.
  * errors: UNSUPPORTED, by tensor */
 kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;

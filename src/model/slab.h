@@ -60,8 +60,8 @@ kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b,
 kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* avg = eta avg + (1 - eta) w, as kg_op_ema; if they are in different memories, avg must
- * be on the host
+/* avg = eta avg + (1 - eta) w, as kg_op_ema; if avg and w are in different memories, avg
+ * must be on the host
  * errors: as above */
 kg_status kg_slab_ema(struct kg_slab *avg, const struct kg_slab *w, float eta,
                       struct kg_err *err) KG_MUST_CHECK;

@@ -26,8 +26,8 @@ struct kg_slab_wire {
     const struct kg_backend *backend; /* of the device */
     bool direct;                      /* by NCCL: exchanges device memory */
     float *out,
-        /* (ranks, KG_SLAB_SENT) owned, staging for ranges in the other memory:
-         * page-locked, or if direct on the device; NULL: none */
+        /* (ranks, KG_SLAB_SENT) owned staging, for ranges that are not in the exchanged
+         * memory: page-locked, or if `direct` on the device; NULL: none */
         *in;
     int64_t *longest; /* (ranks) owned: if direct, the longest range of each rank */
     struct kg_ranks_part *parts; /* (2, ranks) owned: out, in */

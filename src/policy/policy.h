@@ -50,8 +50,8 @@ struct kg_policy_scores {
     const uint8_t *mask;
     const double *greedy;    /* (S) reward of the greedy completion; KG_NEED_GREEDY */
     const double *value;     /* (N) critic; KG_NEED_VALUES */
-    const double *old_logp;  /* (N) KG_NEED_SUM_SQ, as the next two */
-    const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy */
+    const double *old_logp;  /* (N) KG_NEED_SUM_SQ */
+    const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy; KG_NEED_SUM_SQ */
     const double *is_weight; /* (N) or NULL */
 };
 
@@ -82,7 +82,7 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
 struct kg_policy_totals {
     double tokens; /* kept tokens */
     double seqs;   /* kept sequences that have tokens */
-    /* added to a sequence's length where that is a divisor; normally 0 */
+    /* added to sequence lengths that are divisors; normally 0 */
     double length_eps;
     double length_norm; /* constant of seq-mean-token-sum-norm */
 };
@@ -129,7 +129,7 @@ struct kg_policy_batch {
     const double *logp;       /* (N) current policy */
     /* (N) denominators of the ratios: recorded by the sampler, or recomputed */
     const double *old_logp;
-    /* (N) log-probs of the sampler; NULL or the same pointer: equal to old_logp */
+    /* (N) log-probs of the sampler; NULL: equal to old_logp */
     const double *mu_logp;
     /* (N) KG_NEED_ANCHOR; NULL, or an iterative anchor: mu_logp is used */
     const double *anchor_logp;
@@ -152,8 +152,8 @@ struct kg_policy_batch {
     const double *log_kept;     /* (N) current policy */
     const double *old_log_kept; /* (N) old policy */
 
-    const double *pg_weight;      /* (N) of kg_policy_weights, as the two below */
-    const double *kl_weight;      /* (N) may be NULL without KL */
+    const double *pg_weight;      /* (N) from kg_policy_weights */
+    const double *kl_weight;      /* (N) from there; may be NULL without KL */
     const double *entropy_weight; /* (N) may be NULL if algo.entropy_coef is 0 */
     /* (N) or NULL: detached factor of each policy term (replaces algo.tis) */
     const double *is_weight;

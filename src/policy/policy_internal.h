@@ -63,7 +63,7 @@ struct kg_pg_in {
     double advantage;
     double is_weight;
     bool outside;        /* is_weight passed a bound of algo.tis */
-    const int32_t *ids;  /* (K) the sampler's columns of this token, as the next two */
+    const int32_t *ids;  /* (K) the sampler's top ids for this token */
     const double *at;    /* (K) current policy */
     const double *mu_at; /* (K) sampler */
     int k;
@@ -176,7 +176,7 @@ struct kg_kl_in {
     double d; /* logp - anchor_logp of the sampled token */
     double s; /* importance weight of the sample; 1 if off */
     double exact;
-    const int32_t *ids; /* (k) the head's columns of this token, as the next two */
+    const int32_t *ids; /* (k) the head: top ids of this token */
     const double *at;
     const double *anchor_at;
     int k;
@@ -209,7 +209,7 @@ struct kg_kl_row {
     bool of_context;
 };
 
-/* Whether the head is the anchor's own top ids; else those that the sampler recorded. */
+/* Whether the head is the anchor's top ids; else it is the sampler's recorded ids. */
 static inline bool kg_kl_anchor_head(const struct kg_kl_row *row)
 {
     return row->about.needs & KG_NEED_TOP_ANCHOR;

@@ -27,8 +27,8 @@ struct kg_history_point {
     uint32_t n;
     double sum;
     double low, high; /* least and largest */
-    /* the same for the value minus and plus its standard error, if it has one (else equal
-     * to low and high) */
+    /* least value minus, and largest value plus its standard error; low and high without
+     * one */
     double below, above;
 };
 
@@ -39,7 +39,7 @@ struct kg_series {
     int error;
     struct kg_history_point *points; /* (n_points) owned */
     size_t n_points, capacity;
-    /* over all its finite numbers */
+    /* over all finite numbers of the series */
     int64_t n;
     int64_t not_finite; /* number of null, NaN or infinite values */
     double sum, low, high;
@@ -62,7 +62,7 @@ struct kg_history_phase {
 struct kg_history {
     struct kg_history_phase phase[KG_HISTORY_PHASES]; /* sft, rl, validation */
     uint64_t offset;                                  /* bytes of the file read so far */
-    int64_t lines; /* lines of the file, as the next two */
+    int64_t lines;                                    /* lines of the file */
     int64_t unreadable,
         /* lines skipped: their number, and the first one's line number */
         first_unreadable;

@@ -44,12 +44,12 @@ struct kg_exec_step {
     struct kg_kv_tables blocks;
     int32_t adapter;
     const struct kg_sampling *sampling;
-    const int32_t *text; /* (n_text), as the next: see struct kg_sampler_row */
+    const int32_t *text; /* (n_text) see struct kg_sampler_row */
     size_t n_text, n_prompt;
     double u; /* in [0, 1) */
     /* outputs */
     struct kg_sampler_pick pick;
-    const int32_t *top_ids; /* (record_top_k) valid until the next pass, as the next */
+    const int32_t *top_ids; /* (record_top_k) valid until the next pass */
     const float *top_logp;
     const uint16_t *experts; /* (C) of the fed token; NULL: not recorded */
     kg_status status;        /* if not OK, nothing was drawn, because of err */
@@ -76,7 +76,7 @@ struct kg_exec {
     struct kg_kv *kv;           /* owned */
     struct kg_worker *workers;  /* (n_workers) owned: buffers per thread */
     int n_workers;
-    int32_t *top_ids; /* (rows,top_capacity) owned, as the next; rows of top_k */
+    int32_t *top_ids; /* (rows,top_capacity) owned; both in rows of top_k */
     float *top_logp;
     uint16_t *experts; /* (rows,C) owned; NULL: not recorded */
     int top_capacity;
@@ -95,7 +95,7 @@ struct kg_exec {
     double *prompt_lse;     /* (prefill_chunk) for scoring prompts */
     float *logits;          /* (max_batch,V) of rows sampled on the host */
     double *lse;            /* (rows) */
-    struct kg_draw *how;    /* (rows) for sampling by the backend, as below */
+    struct kg_draw *how;    /* (rows) for sampling by the backend */
     struct kg_drawn *drawn; /* (rows) */
     float **adjusted;       /* (rows) see struct kg_draws */
     uint64_t *kept;         /* (rows,(V+63)/64) owned; NULL: not recorded */

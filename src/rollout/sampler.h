@@ -28,9 +28,9 @@ struct kg_sampler_row {
 
 /* Scratch for truncation and adjustments: for one thread, reused between rows. */
 struct kg_sampler_scratch {
-    struct kg_draw_candidate *candidates; /* (V) owned, as the next: for truncation */
+    struct kg_draw_candidate *candidates; /* (V) owned; for truncation */
     double *weights;                      /* (V) */
-    float *adjusted;                      /* (V) owned, as the next: for adjustments */
+    float *adjusted;                      /* (V) owned; for adjustments */
     int32_t *times;                       /* (V) zero between rows */
     uint64_t *words; /* ((V+63)/64) owned, zero between rows: for recording kept ids */
 };

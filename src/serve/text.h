@@ -15,7 +15,7 @@
 struct kg_serve_text {
     bool special;        /* also send special tokens */
     struct kg_str raw;   /* owned; every token's bytes */
-    struct kg_str mask;  /* owned; owned; per byte of raw: 1 if it is to be sent */
+    struct kg_str mask;  /* owned; per byte of raw: 1 if it is to be sent */
     struct kg_str ready; /* owned; to be sent; may end in an incomplete character */
     size_t passed;       /* bytes of raw already handled */
 };

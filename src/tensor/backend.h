@@ -62,9 +62,9 @@ enum kg_layout {
     /* dword (r%16) of step s is at data + r/16*16*stride elements plus sixteen dwords per
      * step; it holds elements 2s and 2s+1 of row r in bf16, element s in fp32 */
     KG_PANELS,
-    /* the same, but the sixteen steps of a bf16 block hold first its even elements in
-     * eight steps, then its odd ones in eight; the earlier of a pair is in the upper
-     * half. The chains of kg_matmul_kind read them without unpacking */
+    /* KG_PANELS, but the first eight steps of a bf16 block hold its even elements and the
+     * next eight its odd ones; the earlier element of a pair is in the upper half. The
+     * chains of kg_matmul_kind read them without unpacking */
     KG_SPLIT_PANELS,
 };
 /* KG_PANEL: rows per panel. KG_PRODUCT_CHUNK, KG_PRODUCT_BLOCK: length along K of a chunk
@@ -142,9 +142,9 @@ enum kg_matmul_kind {
  *
  * Exception, bf16 by a device's matrix instruction (cuda/product_own.cu): NT and NN are
  * one chain of instructions of 16 factors from +0, the last one padded by zeros; TN is
- * such a chain for each chunk. The rest is as above. The device defines the order of
- * additions inside an instruction, and how it treats subnormals; both are the same at
- * every position in every tile, so the rules at the top hold. */
+ * such a chain for each chunk. Accumulation and rounding of c are as above. The device
+ * defines the order of additions inside an instruction, and how it treats subnormals;
+ * both are the same at every position in every tile, so the rules at the top hold. */
 
 /* The operands of a product. */
 struct kg_factors {
@@ -439,8 +439,7 @@ struct kg_backend {
     /* the traits that determine bits, and their number; NULL: none, because all CPUs
      * agree */
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
-    /* whether products of t are exactly those that kg_matmul_kind defines; NULL: they
-     * are */
+    /* whether products of t are exactly as kg_matmul_kind defines; NULL: yes */
     bool (*exact)(enum kg_dtype t);
     bool host_memory; /* the host may access its memory */
     /* operations must be called from one thread at a time, and outside parallel regions;
@@ -482,7 +481,7 @@ struct kg_backend {
     kg_status (*matmul_two)(struct kg_mat c, const struct kg_factors f[2],
                             enum kg_matmul_kind kind, bool accumulate,
                             struct kg_err *err);
-    /* see kg_op_matmul_shared; NULL: one after the other */
+    /* see kg_op_matmul_shared; NULL: products run one by one */
     kg_status (*matmul_shared)(const struct kg_product *to, int n, struct kg_mat a,
                                struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
@@ -845,8 +844,7 @@ kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
  * products, these use the matrix instruction.
  *   NT, NN: rows first[e].. of c by those of a and matrix e of b
  *   TN: matrix e of c by rows first[e].. of a and b
- * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul, and those of ranges of
- * rows */
+ * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul, EINVAL (places) */
 kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                               struct kg_mat a, struct kg_mat b, const struct kg_groups *g,
                               enum kg_matmul_kind kind, bool accumulate,
@@ -854,7 +852,7 @@ kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
 
 /* y[n,d] (=|+=) sum_k weight[n,k] x[place[n,k],d]: one chain from +0 in order of slots,
  * added to y.
- * y (N,D) fp32; x (R,D) fp32; weight (N,K) fp32; place (N K), or empty: row n itself.
+ * y (N,D) fp32; x (R,D) fp32; weight (N,K) fp32; place (N K), or empty: slot n is row n.
  * weight without data means 1 */
 kg_status kg_op_combine(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
                         struct kg_mat weight, struct kg_ivec place, bool accumulate,
@@ -968,7 +966,7 @@ kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_
                             struct kg_vec minus, struct kg_err *err) KG_MUST_CHECK;
 
 /* Executes at least `flops` floating-point operations with the multiply-add instructions
- * that products of type t use, on registers only. Its rate is the machine's peak. For
+ * that products of type t use, on registers only. Its FLOP/s are the machine's peak. For
  * benchmarks */
 kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
                      struct kg_err *err) KG_MUST_CHECK;

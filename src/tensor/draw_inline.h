@@ -87,9 +87,9 @@ KG_DRAW double kg_draw_sum(const double *x, int32_t n)
     return sum;
 }
 
-/* The first of x, none below 0, at which the running sum passes *target; if rounding
- * leaves *target beyond the end, the last one above 0. The running sum before that
- * element is subtracted from *target. */
+/* The first index of x (no x[i] is below 0) at which the running sum passes *target; if
+ * rounding leaves *target beyond the end, the last index with x[i] above 0. The running
+ * sum before that element is subtracted from *target. */
 KG_DRAW int32_t kg_draw_find(double *target, const double *x, int32_t n)
 {
     double before = 0;
@@ -156,8 +156,8 @@ KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
 static const float kg_draw_depth = 6;
 static const float kg_draw_last_depth = 100;
 
-/* Whether the first n candidates in order, all those above some floor, suffice to decide
- * which are kept. w (n), for top-p only; total: the mass that top_p is a share of. */
+/* Whether the first n candidates in order (all ids above some floor) suffice to decide
+ * which ids are kept. w (n), for top-p only; total: the mass that top_p is a share of. */
 KG_DRAW bool kg_draw_enough(const double *w, int32_t n, const struct kg_draw *d,
                             int32_t vocab, double total)
 {

@@ -1,7 +1,7 @@
 /* Element types as data: one traits table instead of a function per type.
  *
- * Weights and product inputs are of these types; everything else is fp32 or better. The
- * conversions of single values are here, those of rows in the backend.
+ * Weights and product inputs are of these types; everything else is fp32 or better. This
+ * file converts single values; the backend converts rows.
  */
 #ifndef KG_TENSOR_DTYPE_H
 #define KG_TENSOR_DTYPE_H

@@ -1,12 +1,12 @@
 /* Checks by `kedge doctor` and at the start of a run: CPU features, and whether exact
- * products hold on this machine. They are measured, not assumed. */
+ * products hold on this machine. Both are measured, not assumed. */
 #ifndef KG_TENSOR_SELFCHECK_H
 #define KG_TENSOR_SELFCHECK_H
 
 #include "tensor/backend.h"
 
-/* The i-th CPU table that this machine can run, best first; NULL past the last. All give
- * the same bits. */
+/* The i-th CPU table that this machine can run, best first; NULL past the last. All
+ * tables give the same bits. */
 const struct kg_backend *kg_backend_cpu_variant(int i);
 /* For tests of whole runs: makes this table the backend "cpu" from now on.   returns
  * false past the last table, with no change */

@@ -39,9 +39,9 @@ kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, 
 /* Opens a template file, or the templates of a model's folder as transformers does:
  * chat_template.jinja and the named files of additional_chat_templates; without these,
  * `chat_template` of tokenizer_config.json, one text or several by name. `name` selects
- * one. Without a name it is `default`; if a rendering has `tools` and there is a template
- * tool_use, that one is used. A folder's special tokens (bos_token, image_token, ...)
- * become defaults of the variables.
+ * one. Without a name, `default` is used, or tool_use if there is one and a rendering has
+ * `tools`. A folder's special tokens (bos_token, image_token, ...) become defaults of the
+ * variables.
  * errors: NOTFOUND (no template; none of that name: lists the names), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;

@@ -346,7 +346,7 @@ extern const struct kg_jinja_row kg_jinja_dict_methods[];
 extern const struct kg_jinja_row kg_jinja_loop_methods[];
 const struct kg_jinja_row *kg_jinja_find_filter(struct kg_jv_text name);
 
-/* a.name: methods first; a[key]: members first. Undefined if there is neither.
+/* a.name: methods first; a[key]: members first. Undefined if a has neither.
  * errors: EFORMAT (a is undefined) */
 kg_status kg_jinja_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         struct kg_jv_text name) KG_MUST_CHECK;
@@ -430,8 +430,8 @@ kg_status kg_jv_dict_set(struct kg_jinja *j, struct kg_jv_dict *d,
                          const struct kg_jv *key,
                          const struct kg_jv *value) KG_MUST_CHECK;
 /* The sequence that a for loop iterates: members of a list, keys of an object, characters
- * of a text, nothing for undefined. It consumes a generator.   errors: EFORMAT (not
- * iterable) */
+ * of a text, nothing for undefined. Iterating consumes a generator.   errors: EFORMAT
+ * (not iterable) */
 kg_status kg_jv_iterate(const struct kg_jv_list **items, struct kg_jinja *j,
                         const struct kg_jv *v) KG_MUST_CHECK;
 /* len(v).   errors: EFORMAT (no length) */

@@ -25,7 +25,7 @@ typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *cal
  * are tool_calls or reasoning (kg_chat_thought). Other keys are kept.
  * n: number of messages used; put_calls: NULL keeps tool_calls unchanged; else an empty
  * list is dropped
- * errors: EFORMAT (not such a list; "message I: ...", from 0), those of put_calls */
+ * errors: EFORMAT (no such list; "message I: ...", from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err) KG_MUST_CHECK;
 
@@ -43,9 +43,9 @@ struct kg_conversation {
     bool trusted;
 };
 
-/* Appends the rendering. If the template does not know the role developer, such a message
- * becomes a system message. If a message's text, its tool_calls or the tools do not
- * change the rendering, the template ignored them, which is an error.
+/* Appends the rendering. If the template does not know the role developer, messages with
+ * this role become system messages. If a message's text, its tool_calls or the tools do
+ * not change the rendering, the template ignored them, which is an error.
  * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (the template
  * ignores a message), EUNSUPPORTED (it ignores the tools). On failure out may have grown.
  */

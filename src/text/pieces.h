@@ -17,12 +17,13 @@ kg_status kg_tiktoken_parse(struct kg_reader *r,
                             const struct kg_tokenizer_file *file) KG_MUST_CHECK;
 
 /* Derives every merge of two ranked tokens into a ranked token. rank (n_ids): lower
- * merges earlier, among equal ranks the leftmost; -1: the token takes no part. by_char:
- * tokens split between characters only.   errors: EFORMAT (too much work), ENOMEM */
+ * merges earlier, among equal ranks the leftmost; -1: the token takes no part.
+ * tok->by_char: splits only between characters.   errors: EFORMAT (too much work),
+ * ENOMEM */
 kg_status kg_pieces_merge(struct kg_tokenizer *tok, const int32_t *rank,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Number of ids for n tokens and those of added_tokens_decoder. */
+/* Number of ids for n tokens and the tokens of added_tokens_decoder. */
 kg_status kg_pieces_n_ids(struct kg_reader *r, const struct kg_json *config, int64_t n,
                           int64_t *n_ids) KG_MUST_CHECK;
 /* Adds the tokens of added_tokens_decoder. *given: false if config has none. */

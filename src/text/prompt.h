@@ -12,8 +12,8 @@
  * A setting that cannot apply to a prompt is an error: a text prompt although a chat
  * template was named; a system prompt without a conversation; two system prompts.
  *
- * Special tokens: text gets those of the tokenizer's post-processor (BOS). The output of
- * a chat template contains its special tokens and gets none. KG_SPECIAL_ADD and
+ * Special tokens: the tokenizer's post-processor adds its tokens (BOS) to text, but none
+ * to the output of a chat template, which contains its special tokens. KG_SPECIAL_ADD and
  * KG_SPECIAL_NONE override both.
  */
 #ifndef KG_TEXT_PROMPT_H
@@ -61,7 +61,7 @@ struct kg_prompt_source {
     const struct kg_json *messages; /* an array */
     const struct kg_json *tools;    /* of a conversation, or NULL */
 };
-/* Appends the prompt. *rendered: by a chat template
+/* Appends the prompt. *rendered: a chat template rendered it
  * errors: EINVAL, EUNSUPPORTED (a setting that cannot apply), EFORMAT (a NUL in it),
  * those of kg_conversation_render. On failure out may have grown. */
 kg_status kg_prompt_put(struct kg_str *out, bool *rendered,

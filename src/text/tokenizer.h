@@ -62,8 +62,8 @@ kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
                                const struct kg_tokenizer *other, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 /* Checks that an adapter folder's tokenizer, if it has one, equals that of the base
- * model. Special tokens that one of them lacks are ignored.   errors: those of opening
- * and comparing */
+ * model. Special tokens that only one tokenizer has are ignored.   errors: those of
+ * opening and comparing */
 kg_status kg_tokenizer_check_beside(const struct kg_tokenizer *tok, const char *dir,
                                     struct kg_err *err) KG_MUST_CHECK;
 

@@ -76,7 +76,7 @@ enum kg_mark_front { KG_MARK_ALWAYS, KG_MARK_FIRST, KG_MARK_NEVER };
 struct kg_pretoken_stage {
     enum kg_pretoken_kind kind;
     struct kg_cutter cut;     /* owned; CUT only */
-    struct kg_str mark;       /* owned; MARK only, as the next two */
+    struct kg_str mark;       /* owned; MARK only */
     enum kg_mark_front front; /* FIRST: only at the beginning of the text */
     bool split;               /* cut before every mark */
 };
@@ -100,7 +100,7 @@ struct kg_tokenizer {
     /* all below: not for chars */
     const struct kg_token_model *model;
     void *own;             /* the model's own data; owned, or NULL */
-    int32_t unknown;       /* an id, or one of the above */
+    int32_t unknown;       /* an id, KG_NO_UNKNOWN or KG_LOST_UNKNOWN */
     bool fuse_unknown;     /* adjacent unknown characters become one token */
     bool byte_fallback;    /* unknown text becomes its bytes, if each byte has a token */
     int32_t byte_ids[256]; /* -1: the vocabulary lacks that byte */

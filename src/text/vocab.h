@@ -1,8 +1,8 @@
 /* The vocabulary: the bytes of every id, and the way back from bytes to an id.
  *
- * It does not contain merges. Ids may have gaps. Two ids never have the same bytes and
- * kind. The text that an id prints may differ from the bytes by which it is found, if the
- * decoder replaces them (SentencePiece's U+2581 by a space).
+ * Merges are stored elsewhere (kg_merges). Ids may have gaps. Two ids never have the same
+ * bytes and kind. The text that an id prints may differ from the bytes by which it is
+ * found, if the decoder replaces them (SentencePiece's U+2581 by a space).
  */
 #ifndef KG_TEXT_VOCAB_H
 #define KG_TEXT_VOCAB_H

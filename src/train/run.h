@@ -1,9 +1,9 @@
 /* One training run, in the four parts that its functions distinguish.
  *
  * A run is a function of its inputs, including config and seed. Everything that changes
- * from step to step is its state; a checkpoint holds exactly the state, except what can
- * be recomputed. Steps work in memory that is allocated once, and logs are never read
- * back.
+ * from step to step is its state; a checkpoint holds exactly the state, without values
+ * that can be recomputed. Steps work in memory that is allocated once, and logs are never
+ * read back.
  *
  * A function takes the parts that it needs, in this order, const if it only reads them;
  * only opening, closing, the loop and whole steps take the run.
@@ -61,7 +61,7 @@ struct kg_counters {
 struct kg_run_inputs {
     const struct kg_config *config; /* borrowed; the values with their sources */
     struct kg_recipe recipe;        /* its parsed values */
-    struct kg_init init;            /* the parts taken from another run */
+    struct kg_init init;            /* parts that the run takes from another run */
     struct kg_lora *lora; /* trained adapters; rank 0: all weights are trained; owned */
 
     const struct kg_task_row *task;
@@ -119,7 +119,7 @@ struct kg_run_work {
     struct kg_rollout_opts validation_opts; /* engine of validation; max_batch 0: none */
     /* device memory when the run was opened; 0: no device, or unknown */
     uint64_t device_total, device_free;
-    uint64_t index_bytes;         /* of the retriever, beside the model on its device */
+    uint64_t index_bytes;         /* the retriever's memory on the model's device */
     struct kg_episodes *episodes; /* NULL: single turns */
     struct kg_lane_sum lane_sum;  /* sums gradients of several lanes or ranks */
     /* experts: the load of all updates of a step, and that of the current update as a
@@ -127,7 +127,7 @@ struct kg_run_work {
     struct kg_expert_load load, whole_load;
     /* the ranks that share this one's work: all, or its group (ahead.part); borrowed */
     struct kg_ranks *ranks;
-    struct kg_ahead ahead; /* rollout ranks beside trainer ranks */
+    struct kg_ahead ahead; /* state of separate rollout ranks */
     /* blocks for arrays of a step and of an update, reused by the next */
     struct kg_block step_memory, update_memory;
 };
@@ -213,7 +213,7 @@ void kg_run_engine_close(struct kg_run *run);
 struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in);
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in);
 
-/* Call if something in this step of SFT or RL was not finite; what: its name. Counts it.
+/* Call if a value of this SFT or RL step was not finite; what: its name. Counts the step.
  * errors: ENONFINITE after train.max_skips in a row */
 kg_status kg_run_skip(struct kg_run *run, const char *what,
                       struct kg_err *err) KG_MUST_CHECK;

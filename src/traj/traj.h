@@ -218,7 +218,7 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   temperature, prompt_n        the first prompt_n tokens are the prompt
  *   tokens [int]                 every token in order
  *   source "ppmmt"               one letter per token: p prompt, m model, t tool
- *   logp [number or null]        one per token: the sampler's log-prob; null outside m
+ *   logp [number or null]       one per token: the sampler's log-prob; null except for m
  *   experts [[int] or null]      if recorded: C ids per token, layer by layer; null if
  *                                the sampler never computed the token
  * anchor_logp [number or null] the same for the anchor; only if given

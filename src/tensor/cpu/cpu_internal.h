@@ -4,8 +4,8 @@
  * Every file of this folder is compiled once per instruction set, and only the table of
  * each set (table.c) is visible outside. Shapes and dtypes were checked by op.c, so
  * kernels contain only mathematics. A kernel splits its work by a partition that depends
- * on shapes alone; whether threads run it is decided by kg_cpu_use_threads and never
- * changes a bit.
+ * on shapes alone; kg_cpu_use_threads decides whether threads run it, which never changes
+ * a bit.
  */
 #ifndef KG_TENSOR_CPU_INTERNAL_H
 #define KG_TENSOR_CPU_INTERNAL_H

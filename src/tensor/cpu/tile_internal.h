@@ -1,9 +1,9 @@
 /* Small fp32 tiles in scratch memory: loading, transposing, and one product.
  *
  * Attention forward and backward are five small products over tiles of queries and blocks
- * of keys. All use kg_cpu_tile_madd, whose guarantee makes attention exact: every element
- * of C is its own chain of FMAs over k, in order, so its bits do not depend on other rows
- * or columns. Large products use kg_op_matmul instead.
+ * of keys. All use kg_cpu_tile_madd, which makes attention exact: every element of C is
+ * one chain of FMAs over k, in order, so its bits do not depend on other rows or columns.
+ * Large products use kg_op_matmul instead.
  *
  * Tiles are padded: the number of columns in memory is a multiple of KG_LANES.
  */

@@ -327,7 +327,7 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
 
 /* ---- products ---- */
 /* Selects the implementation of bf16 products from now on; the default is exact.
- * errors: those of kg_blas_open, ENOMEM; after an error the previous one stays */
+ * errors: those of kg_blas_open, ENOMEM; on failure nothing changes */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
 /* The bf16 product by the matrix instruction; c must not be empty. */

@@ -253,7 +253,7 @@ static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t b
     return NULL;
 }
 
-/* kg_dev_done reports errors of these, except those of alloc and pin. */
+/* kg_dev_done reports errors of the functions below, except of alloc and pin. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     const uint64_t some = bytes > 0 ? bytes : 1;
@@ -357,7 +357,7 @@ static inline void kg_dev_unpin(void *memory)
     (void)cudaFreeHost(memory);
     kg_dev_unlock();
 }
-/* Copies on its own stream, ordered after the current work of the other one. */
+/* Copies on a separate stream, ordered after the current work of kg_dev_stream. */
 static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);

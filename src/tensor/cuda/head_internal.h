@@ -102,7 +102,7 @@ struct kg_cuda_drawing {
     int64_t tiles;
     int64_t width;                        /* of a tile */
     double *sums;                         /* (rows, spans) */
-    struct kg_draw_candidate *candidates; /* (rows, V), as the next; or NULL */
+    struct kg_draw_candidate *candidates; /* (rows, V), or NULL */
     double *weights;
 };
 /* Draws tokens for rows [first, first + z.rows), whose logits are in z. */

@@ -35,8 +35,8 @@ struct kg_cuda_opts {
 kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* auto by compute capability: cublas on 9.x and 10.x, own elsewhere, where few plans of
- * cuBLASLt are reported to have equal bits (docs/gpu.md) */
+/* `auto` by compute capability: cublas on 9.x and 10.x; own on others, where few plans of
+ * cuBLASLt have equal bits (docs/gpu.md) */
 enum kg_cuda_products kg_cuda_products_auto(int major);
 
 /* The host's allocator (base/mem.h). */

@@ -3,10 +3,10 @@
  * newest.
  *
  * NAME is sft-NNNNNN during SFT and step-NNNNNN during RL. A checkpoint is written under
- * a temporary name, every file is synced, then it is renamed; then the link is moved;
- * then older ones are removed. So a directory with such a name is always complete, and
+ * a temporary name. When every file is synced, it is renamed; then the link is moved, and
+ * older checkpoints are removed. So a directory with such a name is always complete, and
  * after the first save at least one always exists. The newest is found by its name,
- * because after a kill the link may point to the one before.
+ * because after a kill the link may point to the previous checkpoint.
  */
 #ifndef KG_TRAIN_CHECKPOINT_H
 #define KG_TRAIN_CHECKPOINT_H
@@ -39,7 +39,7 @@ kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
 /* Name of the newest checkpoint for readers: writes nothing, ignores NAME.old. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Reads the counters in a state.json; writes a state.json of them. */
+/* Reads counters from a state.json; writes counters to a state.json. */
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,
@@ -65,8 +65,8 @@ kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_s
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
                              const struct kg_st_set *set, const char *name,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Writes the slabs of a state, weights, optimizer and anchor, into one file; loads those
- * that the state has a place for.   errors: EIO, ENOSPACE; EFORMAT (missing, different)
+/* Writes the slabs of a state, weights, optimizer and anchor, into one file; loads the
+ * slabs that the state has.   errors: EIO, ENOSPACE; EFORMAT (missing, different)
  */
 kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *path,
                                   struct kg_err *err) KG_MUST_CHECK;

@@ -29,7 +29,7 @@ kg_status kg_facts_check(const char *manifest, const struct kg_backend *be,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* Adds an entry to each list whose last entry differs, valid since the checkpoint of this
- * name ("": from the beginning). *moved: the device differs.   errors: EFORMAT, those of
+ * name ("": from the beginning). *moved: the device changed.   errors: EFORMAT, those of
  * files */
 kg_status kg_facts_note(bool *moved, const char *manifest, const struct kg_backend *be,
                         const struct kg_ranks *ranks, const char *since,

@@ -21,8 +21,8 @@
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends lines "file LABEL<tab>length and hash" of these files and of those in
- * rollout.data and eval.reference, which must be equal on all ranks. For unreadable files
+/* Appends lines "file LABEL<tab>length and hash" of these files and of the files of
+ * rollout.data and eval.reference. Lines must be equal on all ranks. For unreadable files
  * there is one line with the reason; opening the run refuses them.   errors: ENOMEM */
 kg_status kg_inputs_put_all(struct kg_str *facts, const struct kg_recipe *r,
                             struct kg_err *err) KG_MUST_CHECK;

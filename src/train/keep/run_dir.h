@@ -16,8 +16,8 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* A run to continue: takes the lock; compares RUN/config.yaml with the current config,
- * the inputs in RUN/manifest.json with the current files, and the device there with the
- * device of the model, unless it may change.
+ * the inputs in RUN/manifest.json with the current files, and the device in it with the
+ * model's device, unless devices may change.
  * errors: NOTFOUND (no run here), ECONFLICT (another process is using it; lists differing
  * keys, inputs or devices) */
 kg_status kg_run_dir_check(const struct kg_run_inputs *in,

@@ -32,7 +32,7 @@
 struct kg_init {
     struct kg_path dir; /* the checkpoint; "" without init.from */
     bool model, anchor, optimizer, steps;
-    /* with `steps`, before this run's first step: number of steps done there */
+    /* with `steps`, before this run's first step: steps done by the other run */
     int64_t step;
     bool own; /* dir belongs to this run: its state is loaded as usual */
 };
@@ -48,8 +48,8 @@ struct kg_run_state;
  * errors: EINVAL, NOTFOUND (no checkpoint there) */
 kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Replaces init.from by a checkpoint: the newest of the run that it names; on resume the
- * one in run.dir's config.yaml, even if there are newer ones.
+/* Replaces init.from by a checkpoint: the newest of the run that it names; on resume, the
+ * checkpoint in run.dir's config.yaml, even if newer ones exist.
  * errors: those of kg_init_find */
 kg_status kg_init_pin(struct kg_config *config, bool resume,
                       struct kg_err *err) KG_MUST_CHECK;

@@ -12,7 +12,7 @@
 enum { KG_MEMORY_ITEMS = 20 };
 struct kg_memory_item {
     const char *what;
-    struct kg_bytes bytes; /* in both memories; if there is only one, all in `there` */
+    struct kg_bytes bytes; /* on device and host; without a device, all in `there` */
 };
 struct kg_memory {
     struct kg_memory_item item[KG_MEMORY_ITEMS];

@@ -2,8 +2,8 @@
  * data, checks, sizes.
  *
  * Several files of data form one set of problems, in file order. Without data.weights all
- * are shuffled together; with it each file gets its share of every step's prompts
- * (kg_epochs_mix).
+ * problems are shuffled together; with weights each file gets its share of every step's
+ * prompts (kg_epochs_mix).
  */
 #ifndef KG_TRAIN_OPEN_H
 #define KG_TRAIN_OPEN_H
@@ -105,7 +105,7 @@ kg_status kg_run_check_sampling(const struct kg_run_inputs *in,
                                 struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_model *m,
                               struct kg_err *err) KG_MUST_CHECK;
-/* All checks of keys about models and data, those of the router included. */
+/* All checks of keys about models and data, including kg_run_check_router. */
 kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Sets the options of rows and engines, for the lengths of the data. */

@@ -18,7 +18,7 @@
  * errors: those of kg_init_pin, kg_hub_find_model and kg_hub_find_file, with the key */
 kg_status kg_pin(struct kg_config *config, bool resume, struct kg_chat_day today,
                  struct kg_err *err) KG_MUST_CHECK;
-/* Resolves only the hub's names, for the config of an existing run.   errors: as above */
+/* Resolves only the hub's names, for an existing run's config.   errors: as kg_pin */
 kg_status kg_pin_names(struct kg_config *config, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,8 +1,8 @@
 /* The anchor of a run: the source of its weights, and when they move.
  *
  * An anchor with master weights is part of the run's state and of its checkpoints. A
- * fixed one from anchor.path is not saved: it never changes and may have another shape.
- * `--resume` reads it from anchor.path again.
+ * fixed anchor from anchor.path is not saved: it never changes and may have another
+ * shape. `--resume` reads it from anchor.path again.
  *
  * With anchor.unit steps, the anchor moves after the last update of a step; with updates,
  * between updates, and the rest of the step uses the new anchor. anchor.kappa copies the

@@ -22,8 +22,7 @@
  *
  * Every version computes the tokens of earlier ones again (the keys of its cache are its
  * own). Therefore a recorded log-prob is the version's log-prob given the whole text
- * before it. Between steps the completions are bytes: part of the run's state, saved with
- * it.
+ * before it. Between steps the run's state holds the completions as bytes.
  */
 #ifndef KG_TRAIN_BEGUN_H
 #define KG_TRAIN_BEGUN_H
@@ -57,8 +56,8 @@ void kg_begun_release(struct kg_begun *g);
 kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Requests by which this version continues completions that have not ended. fresh:
- * (n / group) requests for those not begun. requests: (n) out.   returns their number */
+/* Requests by which this version continues completions that have not ended. fresh: (n /
+ * group) requests for unbegun ones. requests: (n) out.   returns their number */
 size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
                          const struct kg_request *fresh);
 /* Appends `pieces`, the trajectories of kg_begun_requests' requests in order; moves

@@ -6,15 +6,15 @@
  *
  *     loss = c E sum_e (n_e / (Lx N)) (1 / (Lx N)) sum_{l,t} p[l,t,e]
  *
- * It is c K if all loads are equal. This is Switch Transformer's loss (Fedus et al. 2021,
- * equation 4) for K of E, over all layers and tokens together: c times
+ * The loss is c K if all loads are equal. This is Switch Transformer's loss (Fedus et al.
+ * 2021, equation 4) for K of E, over all layers and tokens together: c times
  * load_balancing_loss_func of transformers for the update as one batch without padding.
  *
  * The N tokens are all tokens that an optimizer update computes: prompts, completions and
  * observations of sequences with a term in the loss; a token in two contexts counts
  * twice. A forward over all lanes and ranks counts n_e before gradients are computed, so
  * the loss is computed for the update, not for its micro-batches. n_e has no gradient;
- * that of p is the same for all tokens:
+ * the gradient of p is the same for all tokens:
  *
  *     dloss/dp[l,t,e] = c E n_e / (Lx N)^2
  *

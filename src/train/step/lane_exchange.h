@@ -1,10 +1,10 @@
 /* Sums all lanes when each rank has computed its own.
  *
  * A rank adds its blocks of neighbouring lanes (kg_tree_cover) by itself. Then slabs are
- * cut among the ranks: each receives its cut of every block, adds along the one tree and
- * has the sum of that cut. If every rank needs the whole sum, the cuts are sent to all;
- * if a rank updates only its cut (a cut model), they stay. The exchange works in
- * pieces, so it needs no second slab.
+ * cut among the ranks: each rank receives its cut of every block and adds the blocks
+ * along the tree, which gives the sum of that cut. If every rank needs the whole sum, the
+ * cuts are sent to all; if a rank updates only its cut (a cut model), they stay. The
+ * exchange works in pieces, so it needs no second slab.
  */
 #ifndef KG_TRAIN_LANE_EXCHANGE_H
 #define KG_TRAIN_LANE_EXCHANGE_H

@@ -49,7 +49,7 @@ struct kg_lane_stages {
 /* Memory of the stages, allocated once: the bucket on the gradient's backend, the rest on
  * the host, except for buffers of NCCL. {0}: not allocated. */
 struct kg_lane_stream {
-    struct kg_slab bucket; /* owned, as the rest: size of the largest bucket */
+    struct kg_slab bucket; /* owned, as all slabs here: size of the largest bucket */
     struct kg_slab slot
         /* stripes of all buckets: one slot per level of the tree, then one for the
          * unfinished lane */
@@ -59,8 +59,8 @@ struct kg_lane_stream {
     struct kg_slab_wire wire;
 };
 void kg_lane_stream_release(struct kg_lane_stream *s);
-/* Bytes of this memory, the same on every rank, for gradients of a backend; the wire is
- * included in room. direct: NCCL joins the devices */
+/* Bytes of struct kg_lane_stream, the same on every rank, for gradients of a backend;
+ * `room` includes the wire. direct: NCCL joins the devices */
 struct kg_lane_stream_memory {
     uint64_t bucket;  /* on the device */
     uint64_t stripes; /* on the host */

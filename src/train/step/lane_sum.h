@@ -48,10 +48,10 @@ struct kg_lane_job {
     size_t n;
     kg_lane_fn work;
     void *context;
-    struct kg_str *said; /* `work` appends to it, in order of the lanes; empty before */
+    struct kg_str *said; /* empty at first; `work` appends to it, in order of the lanes */
     bool cut; /* with ranks: compute only this rank's cut (kg_cut_of) of the sum */
-    /* how to compute it if no rank has memory for all of it: `grads` is then that cut;
-     * borrowed. NULL: lane by lane */
+    /* how to compute the gradient if no rank has memory for all of it: `grads` is then
+     * this rank's cut; borrowed. NULL: lane by lane */
     const struct kg_lane_stages *stages;
 };
 

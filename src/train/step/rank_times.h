@@ -24,7 +24,7 @@ kg_status kg_rank_times_gather(struct kg_rank_times *times,
                                const struct kg_rank_times *own, struct kg_ranks *ranks,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* The rank that waits least: the others wait for it. */
+/* The rank with the least waiting time, for which the others wait. */
 int kg_rank_times_slowest(const struct kg_rank_times *times, int n);
 /* Logs seconds/WHAT/rank/N of the first KG_RANK_TIMES_SHOWN ranks, and the slowest of
  * all. */

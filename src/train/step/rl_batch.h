@@ -57,7 +57,7 @@ struct kg_rl_batch {
      * mass, sum of squares) */
     int anchor_passes, own_passes;
     int32_t group; /* samples per prompt */
-    /* samples are expected to have a verdict (kg_task_judges); those without are left
+    /* samples are expected to have a verdict (kg_task_judges); samples without are left
      * out */
     bool judges;
     bool shaped; /* rewards include overlong shaping */
@@ -118,7 +118,8 @@ bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, siz
 bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i);
 
 /* Samples and grades the next prompts of the run: rollout.prompts of them, or with
- * dynamic sampling enough generation batches to find that many whose samples differ.
+ * dynamic sampling, enough generation batches to find this many prompts whose samples
+ * differ.
  * errors: ENOTFOUND (rollout.max_refills batches were not enough) */
 kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                        const struct kg_run_state *state, struct kg_run_work *work,

@@ -33,8 +33,8 @@ struct kg_rl_totals {
     double clock[KG_PHASE_COUNT];
 };
 
-/* Contribution of a part of a micro-batch to the totals: plain bytes, appended where it
- * is computed and added where the totals are. */
+/* Contribution of a part of a micro-batch to the totals, as plain bytes: the rank that
+ * computes it appends them, and the rank that has the totals adds them. */
 struct kg_rl_terms {
     double loss, pg, kl, entropy;
     double router; /* included in loss, not in the others */

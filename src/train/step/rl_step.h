@@ -6,7 +6,7 @@
 #include "train/step/rl_log.h"
 
 /* Computes the advantages of samples to learn from, for all their tokens; with kl.in
- * other than loss also sets totals->kl_taken. a: only its statistics, out
+ * other than loss also sets totals->kl_taken. a out: only the statistics
  * errors: those of the policy */
 kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
                            struct kg_rl_batch *b, const struct kg_algo *algo,
@@ -24,8 +24,9 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
 /* Computes the gradient of a prepared batch with advantages, as one update at the current
  * weights under algo, group by group; updates nothing. If the run's recipe has
  * train.router_aux, that loss counts as one more group.
- * each: called with the gradient of each group; their sum is the gradient. totals: loss,
- * its parts and metrics, out; kl_divisor in.   errors: those of the policy and of each */
+ * each: called with the gradient of each group; the sum over groups is the whole
+ * gradient. totals: loss, its parts and metrics, out; kl_divisor in.   errors: those of
+ * the policy and of each */
 typedef kg_status (*kg_rl_group_fn)(void *user, const struct kg_slab *grads,
                                     struct kg_err *err);
 kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
