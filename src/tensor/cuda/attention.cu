@@ -219,7 +219,8 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
 {
     const int64_t tiles = kg_cuda_most_tiles(a);
 
-    if (tiles > 0 && kg_cuda_by_mma(a) && a->q.rows <= a->n_seqs && !a->both_ways)
+    if (tiles > 0 && kg_cuda_by_mma(a) && a->q.rows <= a->n_seqs && !a->both_ways &&
+        kg_cuda_is_aligned(a->k) && kg_cuda_is_aligned(a->v))
         KG_TRY(kg_cuda_attention_rows(o, lse, a, err));
     else if (tiles > 0 && kg_cuda_by_mma(a))
         kg_cuda_attention_mma(o, lse, a);

@@ -221,7 +221,8 @@ static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 }
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
-/* The same bits where there are no more rows than sequences, as in decoding.
+/* The same bits where there are no more rows than sequences, as in decoding, and keys and
+ * values are aligned.
  * errors: ENOMEM */
 kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
                                  const struct kg_attn *a, struct kg_err *err);
@@ -307,7 +308,7 @@ static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m
     return e;
 }
 
-static __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m)
+static __host__ __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m)
 {
     return m.dtype == KG_BF16 &&
            ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
@@ -323,7 +324,7 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   int n, int64_t col)
 {
     enum { EIGHTS = W - 1, EACH = THREADS / EIGHTS, PAIRS = 4 * EIGHTS };
-    const int thread = kg_anew((int)threadIdx.x % THREADS);
+    const int thread = kg_anew((int)threadIdx.x);
     const int r = thread / EIGHTS, c = thread % EIGHTS;
 
     static_assert(ROWS % EACH == 0 && THREADS % EIGHTS == 0, "whole rows");

@@ -53,36 +53,53 @@ static __device__ struct parts parts_of(const struct kg_attn &a,
 }
 
 /* ---- a warp's part ---- */
-/* A warp's place in its blocks of keys: its parts are `step` apart. */
-struct place {
+/* A warp's place in its blocks of keys, and sixteen bytes of a row of them that a lane
+ * copies first. */
+template <int HD> struct place {
+    enum { EACH = 8 * KG_WARP / HD /* rows that the lanes copy at a time */ };
     int block;
-    int64_t row; /* of its keys in k and v */
+    int n; /* keys that some row sees; beyond the last block 0 */
+    const uint16_t *k, *v;
 };
-static __device__ struct place place_of(const struct kg_attn &a,
-                                        const struct kg_cuda_tile &t, int block)
-{
-    return {block, block <= t.last ? kg_cuda_keys(a, t.seq, block) : 0};
+template <int HD>
+static __device__ struct place<HD> place_of(const struct kg_attn &a,
+                                            const struct kg_cuda_tile &t, int block) {
+    const int lane = (int)threadIdx.x % KG_WARP;
+    const int64_t col = t.kv_head * HD + lane * 8 % HD;
+    int64_t row;
+
+    if (block > t.last)
+        return {block, 0, NULL, NULL};
+    row = kg_cuda_keys(a, t.seq, block) + lane * 8 / HD;
+    return {block, kg_cuda_seen(t, t.rows - 1, block), kg_cuda_bf16(a.k, row) + col,
+            kg_cuda_bf16(a.v, row) + col};
 }
-static __device__ struct place after(const struct kg_attn &a,
-                                     const struct kg_cuda_tile &t, int block, int step)
+/* The next block of a warp whose parts are `step` apart. */
+static __device__ int
+after(int block, int step)
 {
     const bool ends = block % KG_ATTN_PART_BLOCKS == KG_ATTN_PART_BLOCKS - 1;
 
-    return place_of(a, t, block + 1 + (ends ? (step - 1) * KG_ATTN_PART_BLOCKS : 0));
+    return block + 1 + (ends ? (step - 1) * KG_ATTN_PART_BLOCKS : 0);
 }
 
-/* A group of copies: piece i of a block, or nothing after the last one. */
+/* A group of copies: piece i of a block, zeros beyond its keys; or nothing after the last
+ * one. */
 template <int HD>
 static __device__ void bring(struct kg_cuda_eight (*to)[HD / 8 + 1],
-                             const struct kg_attn &a, const struct kg_cuda_tile &t,
-                             struct place at, int i)
+                             const struct kg_attn &a, const struct place<HD> &at, int i)
 {
-    const int key = i % OF_KEYS * PIECE;
+    enum { EACH = place<HD>::EACH };
+    const int lane = (int)threadIdx.x % KG_WARP, first = i % OF_KEYS * PIECE;
+    const int n = at.n - first - kg_anew(lane * 8 / HD);
+    const int stride = kg_anew((int)(i < OF_KEYS ? a.k : a.v).stride);
+    const uint16_t *const from = i < OF_KEYS ? at.k : at.v;
 
-    if (at.block <= t.last)
-        kg_cuda_bring_later<PIECE, KG_WARP>(to, i < OF_KEYS ? a.k : a.v, at.row + key,
-                                            kg_cuda_seen(t, t.rows - 1, at.block) - key,
-                                            t.kv_head * HD);
+    if (at.n > 0)
+#pragma unroll
+        for (int j = 0; j < PIECE; j += EACH)
+            kg_copy_later(&to[j + lane * 8 / HD][lane % (HD / 8)],
+                          from + (int64_t)(first + j) * stride, j < n ? 16 : 0);
     kg_copies_end();
 }
 
@@ -148,14 +165,14 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_su
 
 /* w += the block at `at`, which moves on */
 template <int HD, bool PLAIN>
-static __device__ void add_block(struct kg_cuda_sums<HD> *w, struct place *at,
+static __device__ void add_block(struct kg_cuda_sums<HD> *w, struct place<HD> *at,
                                  struct kg_cuda_eight (*ring)[PIECE][HD / 8 + 1],
                                  const uint32_t q[HD / 16][4], const struct kg_attn &a,
                                  const struct kg_cuda_tile &t, int first, int step)
 {
     enum { RING = room<HD>::RING, AHEAD = room<HD>::AHEAD };
     const int block = at->block;
-    const struct place next = after(a, t, block, step);
+    const struct place<HD> next = place_of<HD>(a, t, after(block, step));
     const bool hides = block == t.last || (!PLAIN && kg_cuda_in_part(a, t, block));
     uint32_t p[8][2];
     float s[8][4];
@@ -166,7 +183,7 @@ static __device__ void add_block(struct kg_cuda_sums<HD> *w, struct place *at,
 
         kg_copies_wait<AHEAD - 1>();
         __syncwarp();
-        bring<HD>(ring[later % RING], a, t, later < PIECES ? *at : next, later % PIECES);
+        bring<HD>(ring[later % RING], a, later < PIECES ? *at : next, later % PIECES);
         if (i < OF_KEYS)
             kg_cuda_score<HD>(s + n, q, ring[i % RING], 0);
         else if (hides)
@@ -285,7 +302,7 @@ static __device__ void attend(struct kg_mat o, struct kg_vec lse, struct room<HD
     const struct parts parts = parts_of(a, t);
     const int begins = (parts.first + from + warp) * KG_ATTN_PART_BLOCKS;
     const int sees = kg_cuda_first_block(a, t);
-    struct place at = place_of(a, t, begins > sees ? begins : sees);
+    struct place<HD> at = place_of<HD>(a, t, begins > sees ? begins : sees);
     uint32_t q[HD / 16][4];
     struct kg_cuda_sums<HD> w;
     struct merged<HD> all[2];
@@ -294,7 +311,7 @@ static __device__ void attend(struct kg_mat o, struct kg_vec lse, struct room<HD
     kg_copies_end();
 #pragma unroll
     for (int i = 0; i < room<HD>::AHEAD; i++)
-        bring<HD>(in->ring[warp][i], a, t, at, i);
+        bring<HD>(in->ring[warp][i], a, at, i);
     kg_copies_wait<room<HD>::AHEAD>();
     __syncthreads();
 #pragma unroll
