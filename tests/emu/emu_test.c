@@ -103,6 +103,17 @@ static void a_copy_is_there_when_it_was_waited_for(void **state)
     }
 }
 
+static void a_place_that_others_read_is_not_copied_to(void **state)
+{
+    float y[THREADS];
+
+    (void)state;
+    for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
+        assert_int_equal(trial(KG_TRIAL_OVER, (enum kg_emu_schedule)order, y), KG_OK);
+        assert_false(is_reverse(y));
+    }
+}
+
 static void faults_are_named_and_the_next_kernel_runs(void **state)
 {
     static const struct {
@@ -584,6 +595,7 @@ int main(void)
         cmocka_unit_test(a_missing_barrier_shows_in_the_schedules),
         cmocka_unit_test(what_nobody_wrote_is_no_number),
         cmocka_unit_test(a_copy_is_there_when_it_was_waited_for),
+        cmocka_unit_test(a_place_that_others_read_is_not_copied_to),
         cmocka_unit_test(faults_are_named_and_the_next_kernel_runs),
         cmocka_unit_test(memory_of_the_host_is_no_argument),
         cmocka_unit_test(a_fetch_wants_pinned_memory),

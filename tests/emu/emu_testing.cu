@@ -32,9 +32,12 @@ static __global__ void reverse_copied(float *y, const float *x, enum kg_trial tr
         kg_copy_later(held + 4 * i, x + 4 * i + (trial == KG_TRIAL_ASKEW), 16);
     kg_copies_end();
     kg_copies_end();
-    if (trial == KG_TRIAL_COPIES)
+    if (trial == KG_TRIAL_COPIES || trial == KG_TRIAL_OVER)
         kg_copies_wait<1>();
     __syncthreads();
+    if (trial == KG_TRIAL_OVER && i < THREADS / 4)
+        kg_copy_later(held + 4 * i, x + THREADS - 4 * (i + 1), 16);
+    kg_copies_end();
     y[i] = held[THREADS - 1 - i];
     if (trial != KG_TRIAL_LEFT)
         kg_copies_wait<0>();

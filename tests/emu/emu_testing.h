@@ -23,6 +23,7 @@ enum kg_trial {
     KG_TRIAL_NO_BLOCK,
     KG_TRIAL_COPIES, /* nothing: shared memory is requested and filled by copies, ... */
     KG_TRIAL_LATE,   /* which are waited for when they were read, ... */
+    KG_TRIAL_OVER,   /* or asked for again while others read, ... */
     KG_TRIAL_LEFT,   /* or never, ... */
     KG_TRIAL_ASKEW,  /* or begin anywhere */
     KG_TRIAL_ASKS,   /* for too much */
