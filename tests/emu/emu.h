@@ -114,9 +114,14 @@ void kg_emu_barrier_arrive(const void *at, int bytes, int line);
 void kg_emu_barrier_wait(const void *at, int parity, int line);
 void kg_emu_box(char *to, const struct kg_emu_matrix *from, int64_t row, int64_t col,
                 const void *at, int line);
+void kg_emu_write(void *to, const uint32_t part[4], int line);
+void kg_emu_writes_end(void);
 void kg_emu_products_begin(void);
 void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
                     int line);
+/* The same with the left side in the thread's registers. */
+void kg_emu_product_left(float *d, int cols, const uint32_t a[4], struct kg_emu_factors b,
+                         int line);
 void kg_emu_products_end(void);
 void kg_emu_products_wait(int n, int line);
 

@@ -1,5 +1,6 @@
 /* What a thread of a device asks for and does not wait for at once: copies to shared
- * memory, boxes of matrices, and products of four warps (dev.h, hopper.h).
+ * memory, boxes of matrices, writes for products, and products of four warps (dev.h,
+ * hopper.h).
  *
  * All is done as late as it may: where a thread waits for it. Until then its destination
  * has bytes of 0xff, which are NaN, and what it reads must stay. So a read before the
@@ -14,7 +15,7 @@
 
 enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
 enum { BARRIERS = 64, BOXES = 64, BOX_BYTES = 128, ATOM = 1024 };
-enum { PRODUCTS = 32, SUMS = 128, FACTORS = 16 };
+enum { PRODUCTS = 32, SUMS = 128, HELD = 2, FACTORS = 16, WRITES = 32 };
 
 static unsigned n_threads;
 
@@ -199,16 +200,52 @@ void kg_emu_box(char *to, const struct kg_emu_matrix *from, int64_t row, int64_t
     end_phase(b);
 }
 
+/* ---- writes for products ---- */
+/* What a thread has written and not ended: not there yet. */
+static struct writes {
+    struct write {
+        void *to;
+        uint32_t part[4];
+    } list[WRITES];
+    int n;
+} writes[KG_EMU_THREADS];
+
+void kg_emu_write(void *to, const uint32_t part[4], int line)
+{
+    struct writes *w = &writes[here()];
+
+    if ((uintptr_t)to % COPY_BYTES || w->n == WRITES)
+        kg_emu_blame("write %d at line %d: expected %d at most, to a multiple of %d",
+                     w->n, line, (int)WRITES, (int)COPY_BYTES);
+    memset(to, 0xff, COPY_BYTES);
+    w->list[w->n].to = to;
+    memcpy(w->list[w->n++].part, part, COPY_BYTES);
+}
+
+void kg_emu_writes_end(void)
+{
+    struct writes *w = &writes[here()];
+
+    for (int i = 0; i < w->n; i++)
+        memcpy(w->list[i].to, w->list[i].part, COPY_BYTES);
+    w->n = 0;
+}
+
 /* ---- products of four warps ---- */
 static struct products {
     struct product {
         int cols; /* of d */
         struct kg_emu_factors a, b;
+        const uint32_t *left[4]; /* instead of a: registers of the four lanes of a row */
+        int of;                  /* sums, held[of] */
     } list[PRODUCTS];
     int n, groups;
     int ends[GROUPS];
-    float *d; /* the thread's; NaN until it has waited for all */
-    float sums[SUMS];
+    struct held {
+        float *d; /* the thread's; NaN until it has waited for all products of it */
+        float sums[SUMS];
+        int cols, n; /* products of it that are not done */
+    } held[HELD];
     bool begun;
 } products[KG_EMU_THREADS];
 
@@ -221,6 +258,14 @@ static float factor(const struct kg_emu_factors *f, int v, int k)
                      : v / 8 * f->eight + v % 8 * 128 + k * 2;
     memcpy(&x, placed((char *)(uintptr_t)at), sizeof x);
     return kg_bf16_to_f32(x);
+}
+
+/* Row lane / 4, or that eight below it. */
+static float factor_of_left(const struct product *p, int below, int k)
+{
+    const uint32_t pair = p->left[k % 8 / 2][k / 8 * 2 + below];
+
+    return kg_bf16_to_f32((uint16_t)(pair >> 16 * (k % 2)));
 }
 
 static int64_t made;
@@ -241,7 +286,9 @@ static void multiply(float *sums, const struct product *p)
         d[i / 2 % 2][i / 4 * 2 + i % 2] = (double)sums[i];
     for (int k = 0; k < FACTORS; k++)
         for (int h = 0; h < 2; h++)
-            a[h][k] = (double)factor(&p->a, warp * 16 + lane / 4 + h * 8, k);
+            a[h][k] = (double)(p->left[0]
+                                   ? factor_of_left(p, h, k)
+                                   : factor(&p->a, warp * 16 + lane / 4 + h * 8, k));
     for (int k = 0; k < FACTORS; k++)
         for (int j = 0; j < p->cols / 4; j++) {
             const double b = (double)factor(&p->b, j / 2 * 8 + lane % 4 * 2 + j % 2, k);
@@ -258,23 +305,57 @@ static void multiply(float *sums, const struct product *p)
 
 void kg_emu_products_begin(void) { products[here()].begun = true; }
 
-void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
-                    int line)
+/* The index of sums d, which are taken from the thread with their first product. */
+static int hold(struct products *p, float *d, int cols, int line)
+{
+    const size_t bytes = (size_t)cols / 2 * sizeof *d;
+    int at = HELD;
+
+    for (int i = 0; i < HELD; i++)
+        if (p->held[i].n > 0 && p->held[i].d == d)
+            return i;
+    for (int i = HELD - 1; i >= 0; i--)
+        at = p->held[i].n == 0 ? i : at;
+    if (at == HELD)
+        kg_emu_blame("a product at line %d: expected at most %d sums at a time", line,
+                     (int)HELD);
+    p->held[at].d = d;
+    p->held[at].cols = cols;
+    memcpy(p->held[at].sums, d, bytes);
+    memset(d, 0xff, bytes);
+    return at;
+}
+
+static void add_product(float *d, struct product one, int line)
 {
     struct products *p = &products[here()];
-    const size_t bytes = (size_t)cols / 2 * sizeof *d;
 
     if (!p->begun)
         kg_emu_blame("the product at line %d is not begun", line);
-    if (p->n == PRODUCTS || (p->n > 0 && p->d != d))
-        kg_emu_blame("product %d at line %d: expected at most %d, of the same sums", p->n,
-                     line, (int)PRODUCTS);
-    if (p->n == 0) {
-        p->d = d;
-        memcpy(p->sums, d, bytes);
-        memset(d, 0xff, bytes);
-    }
-    p->list[p->n++] = (struct product){cols, a, b};
+    if (p->n == PRODUCTS)
+        kg_emu_blame("product %d at line %d: expected at most %d", p->n, line,
+                     (int)PRODUCTS);
+    one.of = hold(p, d, one.cols, line);
+    p->held[one.of].n++;
+    p->list[p->n++] = one;
+}
+
+void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
+                    int line)
+{
+    add_product(d, (struct product){.cols = cols, .a = a, .b = b}, line);
+}
+
+void kg_emu_product_left(float *d, int cols, const uint32_t a[4], struct kg_emu_factors b,
+                         int line)
+{
+    const char *all = kg_emu_exchange(~0u, &a, sizeof(void *), NULL, line);
+    const unsigned row = here() % KG_EMU_WARP / 4 * 4;
+    struct product one = {.cols = cols, .b = b};
+
+    for (unsigned i = 0; i < 4; i++)
+        memcpy(&one.left[i], all + (row + i) * KG_EMU_SHOWN, sizeof one.left[i]);
+    add_product(d, one, line);
 }
 
 void kg_emu_products_end(void)
@@ -287,15 +368,14 @@ void kg_emu_products_end(void)
 }
 
 /* They are done: the sums are the thread's again, which must not have written them. */
-static void give_sums(struct products *p, int cols, int line)
+static void give_sums(const struct held *h, int line)
 {
-    const unsigned char *byte = (const unsigned char *)p->d;
+    const unsigned char *byte = (const unsigned char *)h->d;
 
-    for (size_t i = 0; i < (size_t)cols / 2 * sizeof *p->d; i++)
+    for (size_t i = 0; i < (size_t)h->cols / 2 * sizeof *h->d; i++)
         if (byte[i] != 0xff)
             kg_emu_blame("sums were written before the wait at line %d", line);
-    memcpy(p->d, p->sums, (size_t)cols / 2 * sizeof *p->d);
-    p->begun = false;
+    memcpy(h->d, h->sums, (size_t)h->cols / 2 * sizeof *h->d);
 }
 
 void kg_emu_products_wait(int n, int line)
@@ -303,10 +383,14 @@ void kg_emu_products_wait(int n, int line)
     struct products *p = &products[here()];
     const int over = p->groups - n, end = over > 0 ? p->ends[over - 1] : 0;
 
-    for (int i = 0; i < end; i++)
-        multiply(p->sums, &p->list[i]);
-    if (end > 0 && end == p->n)
-        give_sums(p, p->list[0].cols, line);
+    for (int i = 0; i < end; i++) {
+        struct held *h = &p->held[p->list[i].of];
+
+        multiply(h->sums, &p->list[i]);
+        if (--h->n == 0)
+            give_sums(h, line);
+        p->begun = h->n > 0 && p->begun;
+    }
     if (over <= 0)
         return;
     p->n -= end;
@@ -325,6 +409,9 @@ void kg_emu_async_begin(unsigned threads)
         copies[t].n = copies[t].groups = 0;
         products[t].n = products[t].groups = 0;
         products[t].begun = false;
+        for (int i = 0; i < HELD; i++)
+            products[t].held[i].n = 0;
+        writes[t].n = 0;
         awaited[t] = NULL;
     }
 }
@@ -334,6 +421,9 @@ void kg_emu_async_end(unsigned thread)
     if (copies[thread].n > 0)
         kg_emu_blame("thread %u ends before %d copies that it began", thread,
                      copies[thread].n);
+    if (writes[thread].n > 0)
+        kg_emu_blame("thread %u ends before %d writes that it began", thread,
+                     writes[thread].n);
     if (products[thread].n > 0)
         kg_emu_blame("thread %u ends before %d products that it began", thread,
                      products[thread].n);

@@ -39,6 +39,14 @@ static inline void kg_box_later(void *to, const struct kg_boxes *boxes, int row,
     kg_emu_box((char *)to, &from, row, col, b, line);
 }
 
+static inline int kg_box_place(int r, int c) { return r * 2 * KG_BOX + (c ^ r % 8) * 16; }
+static inline void kg_write_later(void *to, const uint32_t part[4],
+                                  int line = __builtin_LINE())
+{
+    kg_emu_write(to, part, line);
+}
+static inline void kg_writes_end(void) { kg_emu_writes_end(); }
+
 struct kg_factors_at {
     const char *at;
     int block, eight;
@@ -72,6 +80,14 @@ static inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
     kg_emu_product(d, N, {a.at, a.block, a.eight, A_COLUMNS},
                    {b.at, b.block, b.eight, B_COLUMNS}, line);
 }
+
+template <int N, bool B_COLUMNS>
+static inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
+                                     struct kg_factors_at b, int line = __builtin_LINE())
+{
+    kg_emu_product_left(d, N, a, {b.at, b.block, b.eight, B_COLUMNS}, line);
+}
+template <int N> static inline void kg_sums_are_there(float *) {}
 
 template <int N> static inline void kg_registers_fewer(void) { __syncwarp(); }
 template <int N> static inline void kg_registers_more(void) { __syncwarp(); }

@@ -336,8 +336,9 @@ static bool is_product(const float *y)
     return true;
 }
 
-/* y <- what a trial leaves;   returns its status */
-static kg_status trial_of_four(enum kg_trial_four t, enum kg_emu_schedule order, float *y)
+/* y <- what a trial of kg_trial_four, or with `two` of kg_trial_two, leaves
+ * returns its status */
+static kg_status trial_of(bool two, int t, enum kg_emu_schedule order, float *y)
 {
     enum { A = FOUR_M * FOUR_K, B = FOUR_N * FOUR_K };
     static uint16_t x[A + B];
@@ -350,7 +351,8 @@ static kg_status trial_of_four(enum kg_trial_four t, enum kg_emu_schedule order,
         x[i] = kg_f32_to_bf16(i < A ? four_a(i) : four_b(i - A));
     assert_int_equal(kg_buf_put(emu(), in, x, sizeof x, &err), KG_OK);
     kg_emu_schedule(order);
-    status = kg_trial_four(t, out, in, in + A, &err);
+    status = two ? kg_trial_two((enum kg_trial_two)t, out, in, in + A, &err)
+                 : kg_trial_four((enum kg_trial_four)t, out, in, in + A, &err);
     if (status == KG_OK)
         assert_int_equal(kg_buf_get(emu(), y, out, bytes, &err), KG_OK);
     kg_emu_schedule(KG_EMU_ROUND_ROBIN);
@@ -359,12 +361,33 @@ static kg_status trial_of_four(enum kg_trial_four t, enum kg_emu_schedule order,
     return status;
 }
 
+struct fault {
+    int trial;
+    const char *says; /* "": no fault, but no product either */
+};
+
+/* Each shows in every order, and does not stay; trial 0 is good. */
+static void each_shows(bool two, const struct fault *rows, size_t n)
+{
+    static float y[FOUR_M * FOUR_N];
+
+    for (size_t i = 0; i < n; i++)
+        for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
+            const bool faults = rows[i].says[0] != 0;
+
+            assert_int_equal(trial_of(two, rows[i].trial, (enum kg_emu_schedule)order, y),
+                             faults ? KG_EDEVICE : KG_OK);
+            if (faults && !strstr(err.message, rows[i].says))
+                fail_msg("expected \"%s\" in \"%s\"", rows[i].says, err.message);
+            assert_true(faults || !is_product(y));
+            assert_int_equal(trial_of(two, 0, (enum kg_emu_schedule)order, y), KG_OK);
+            assert_true(is_product(y));
+        }
+}
+
 static void what_four_warps_do_not_wait_for_is_no_number(void **state)
 {
-    static const struct {
-        enum kg_trial_four trial;
-        const char *says; /* "": no fault, but no product either */
-    } rows[] = {
+    static const struct fault rows[] = {
         {KG_FOUR_EARLY, ""},
         {KG_FOUR_SUMS, ""},
         {KG_FOUR_WRITTEN, "sums were written before the wait"},
@@ -376,22 +399,24 @@ static void what_four_warps_do_not_wait_for_is_no_number(void **state)
         {KG_FOUR_ASKEW, "to a multiple of 1024"},
         {KG_FOUR_MORE, " barrier"}, /* too many, or they end a second phase */
     };
-    static float y[FOUR_M * FOUR_N];
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
-            const bool faults = rows[i].says[0] != 0;
+    each_shows(false, rows, sizeof rows / sizeof *rows);
+}
 
-            assert_int_equal(trial_of_four(rows[i].trial, (enum kg_emu_schedule)order, y),
-                             faults ? KG_EDEVICE : KG_OK);
-            if (faults && !strstr(err.message, rows[i].says))
-                fail_msg("expected \"%s\" in \"%s\"", rows[i].says, err.message);
-            assert_true(faults || !is_product(y));
-            assert_int_equal(trial_of_four(KG_FOUR_GOOD, (enum kg_emu_schedule)order, y),
-                             KG_OK);
-            assert_true(is_product(y));
-        }
+static void two_sums_are_waited_for_one_by_one(void **state)
+{
+    static const struct fault rows[] = {
+        {KG_TWO_UNENDED, ""},
+        {KG_TWO_WRITES, " ends before 4 writes that it began"},
+        {KG_TWO_CHANGED, ""},
+        {KG_TWO_FIRST, ""},
+        {KG_TWO_AGAIN, " is not begun"},
+        {KG_TWO_PLACE, ""},
+    };
+
+    (void)state;
+    each_shows(true, rows, sizeof rows / sizeof *rows);
 }
 
 /* ---- records ---- */
@@ -605,6 +630,7 @@ int main(void)
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
         cmocka_unit_test(what_four_warps_do_not_wait_for_is_no_number),
+        cmocka_unit_test(two_sums_are_waited_for_one_by_one),
         cmocka_unit_test(what_is_recorded_is_launched_again),
         cmocka_unit_test(what_cannot_be_recorded_is_a_fault),
         cmocka_unit_test(a_body_that_fails_is_called_again),

@@ -166,3 +166,87 @@ kg_status kg_trial_four(enum kg_trial_four trial, float *y, const uint16_t *a,
                      from_a, from_b, trial);
     return kg_dev_done("trial", err);
 }
+
+/* Rows of a to shared memory, and those of a thread's warp to its registers. */
+static __device__ void write_rows(char *to, uint32_t left[K / 16][4], const uint16_t *a,
+                                  enum kg_trial_two trial)
+{
+    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+
+    for (int e = (int)threadIdx.x; e < M * K / 8; e += KG_FOUR_WARPS) {
+        uint32_t part[4];
+
+        memcpy(part, a + 8 * e, sizeof part);
+        kg_write_later(to + kg_box_place(e / 8, e % 8), part);
+    }
+    if (trial != KG_TWO_UNENDED && trial != KG_TWO_WRITES)
+        kg_writes_end();
+    for (int k = 0; k < K / 16; k++)
+        for (int i = 0; i < 4; i++)
+            memcpy(&left[k][i],
+                   a + (row + i % 2 * 8) * K + 16 * k + lane % 4 * 2 + i / 2 * 8,
+                   sizeof left[k][i]);
+}
+
+static __global__ void two(float *y, const uint16_t *a, struct kg_boxes b,
+                           enum kg_trial_two trial)
+{
+    KG_SHARED_ASKED(char, asked);
+    char *at = (char *)(((uintptr_t)asked + KG_BOX_ALIGN - 1) / KG_BOX_ALIGN *
+                        KG_BOX_ALIGN);
+    char *right = at + M * 2 * K;
+    struct kg_barrier *full = (struct kg_barrier *)(at + BYTES);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int eight = trial == KG_TWO_PLACE ? 512 : 1024;
+    float sums[2][N / 4] = {{0.0f}};
+    uint32_t left[K / 16][4];
+
+    if (threadIdx.x == 0) {
+        kg_barrier_init(full, 1);
+        kg_barriers_end();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        kg_barrier_expect(full, N * 2 * K);
+        kg_box_later(right, &b, 0, 0, full);
+    }
+    write_rows(at, left, a, trial);
+    kg_barrier_wait(full, 0, 1);
+    __syncthreads();
+    kg_products_begin();
+    for (int k = 0; k < K / 16; k++)
+        kg_multiply_later<N / 2, false, false>(sums[0],
+                                               kg_factors_at(at + 32 * k, 0, 1024),
+                                               kg_factors_at(right + 32 * k, 0, eight));
+    kg_products_end();
+    if (trial == KG_TWO_AGAIN)
+        kg_products_wait<0>();
+    for (int k = 0; k < K / 16; k++)
+        kg_multiply_later<N / 2, false>(
+            sums[1], left[k], kg_factors_at(right + N / 2 * 2 * K + 32 * k, 0, 1024));
+    kg_products_end();
+    if (trial == KG_TWO_CHANGED)
+        left[1][2] = 0;
+    if (trial == KG_TWO_FIRST)
+        kg_products_wait<1>();
+    else
+        kg_products_wait<0>();
+    for (int i = 0; i < N / 2; i++)
+        y[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] =
+            sums[i / (N / 4)][i % (N / 4)];
+    kg_products_wait<0>();
+    if (trial == KG_TWO_UNENDED)
+        kg_writes_end();
+}
+
+kg_status kg_trial_two(enum kg_trial_two trial, float *y, const uint16_t *a,
+                       const uint16_t *b, struct kg_err *err)
+{
+    struct kg_boxes from;
+
+    if (!kg_dev_boxes(&from, kg_mat((void *)(uintptr_t)b, KG_BF16, N, K), N))
+        return kg_fail(err, KG_EINVAL, "no boxes");
+    KG_LAUNCH_HOPPER(2 * KG_BOX_ALIGN + BYTES, two, kg_grid(1, 1), KG_FOUR_WARPS, y, a,
+                     from, trial);
+    return kg_dev_done("trial", err);
+}

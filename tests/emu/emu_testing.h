@@ -47,6 +47,20 @@ enum kg_trial_four {
     KG_FOUR_MORE,    /* ... or more threads arrive than it expects */
     KG_FOUR_CASES
 };
+/* The same as two groups of products: 64 columns of y by rows of a that the four warps
+ * write to shared memory, 64 by a in their registers. What goes wrong: */
+enum kg_trial_two {
+    KG_TWO_GOOD,
+    KG_TWO_UNENDED, /* writes are not ended before the products, ... */
+    KG_TWO_WRITES,  /* ... or never */
+    KG_TWO_CHANGED, /* a register of a changes before the products are waited for */
+    KG_TWO_FIRST,   /* both sums are read when one group was waited for */
+    KG_TWO_AGAIN,   /* products after a wait are not begun */
+    KG_TWO_PLACE,   /* eight rows of b are not where the products look */
+    KG_TWO_CASES
+};
+kg_status kg_trial_two(enum kg_trial_two trial, float *y, const uint16_t *a,
+                       const uint16_t *b, struct kg_err *err) KG_GUEST;
 kg_status kg_trial_four(enum kg_trial_four trial, float *y, const uint16_t *a,
                         const uint16_t *b, struct kg_err *err) KG_GUEST;
 

@@ -3,9 +3,10 @@
  * warps together (wgmma).
  *
  * None of it waits. A box is in shared memory once a thread has waited for the phase of
- * its barrier; a product reads shared memory and changes its sums until its threads have
- * waited for its group. The emulation does both as late as that, and until then shows
- * NaN (tests/emu/emu_hopper.h).
+ * its barrier; a product reads shared memory and its left factors, and changes its sums,
+ * until its threads have waited for its group. Sixteen bytes that a thread writes are
+ * there for products once it has ended its writes. The emulation does each of them as
+ * late as that, and until then shows NaN (tests/emu/emu_hopper.h).
  *
  * Such kernels do nothing unless KG_HOPPER, as they are compiled for each architecture;
  * the host asks kg_dev_hoppers.
@@ -110,6 +111,27 @@ static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxe
                  : "memory");
 }
 
+/* Where the sixteen bytes c of row r of a box are, from its beginning. */
+static __host__ __device__ inline int kg_box_place(int r, int c)
+{
+    return r * 2 * KG_BOX + (c ^ r % 8) * 16;
+}
+
+/* Sixteen bytes in shared memory, aligned, for products to read: after the thread has
+ * ended its writes, and the others have waited for it. */
+static __device__ inline void kg_write_later(void *to, const uint32_t part[4])
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(kg_shared_address(to)), "r"(part[0]), "r"(part[1]), "r"(part[2]),
+                   "r"(part[3])
+                 : "memory");
+}
+static __device__ inline void kg_writes_end(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
 /* ---- products ---- */
 /* Where sixteen factors of vectors lie, in rows as kg_box_later writes them. Rows of
  * factors: from `at`, which is 32 bytes further for each sixteen; eight vectors from the
@@ -142,6 +164,14 @@ template <int N> static __device__ inline void kg_products_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
+/* Sums of products that were waited for, which the compiler must not read before. */
+template <int N> static __device__ inline void kg_sums_are_there(float *d)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i]) : : "memory");
+}
+
 #define KG_8(d, i)                                                                       \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),          \
         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -158,12 +188,14 @@ template <int N> static __device__ inline void kg_products_wait(void)
 #define KG_96_127                                                                        \
     ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112," \
     "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define KG_WGMMA(n, sums, a, b, one, a_columns, b_columns)                               \
+#define KG_WGMMA(n, sums, a, b, one, columns)                                            \
     "{\n.reg .pred adds;\nsetp.ne.b32 adds, " one ", 0;\n"                               \
     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" sums "}, " a ", " b      \
-    ", adds, 1, 1, " a_columns ", " b_columns ";\n}"
+    ", adds, 1, 1, " columns ";\n}"
 #define KG_OPERANDS(a, b, a_columns, b_columns)                                          \
     "l"(a.bits), "l"(b.bits), "r"(1), "n"(a_columns), "n"(b_columns)
+#define KG_LEFT_OPERANDS(a, b, b_columns)                                                \
+    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(1), "n"(b_columns)
 
 /* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps: warp w has rows 16 w to 16 w + 15
  * as kg_mma lays out d, d[4 j] being its columns 8 j and following. */
@@ -171,21 +203,42 @@ template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
                                                 struct kg_factors_at b)
 {
-    static_assert(N == 128 || N == 192 || N == 256, "columns of a product");
-    if constexpr (N == 128)
-        asm volatile(KG_WGMMA("128", KG_0_31 KG_32_63, "%64", "%65", "%66", "%67", "%68")
+    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "columns of a product");
+    if constexpr (N == 64)
+        asm volatile(KG_WGMMA("64", KG_0_31, "%32", "%33", "%34", "%35, %36")
+                     : KG_32(d, 0)
+                     : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
+    else if constexpr (N == 128)
+        asm volatile(KG_WGMMA("128", KG_0_31 KG_32_63, "%64", "%65", "%66", "%67, %68")
                      : KG_32(d, 0), KG_32(d, 32)
                      : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
     else if constexpr (N == 192)
         asm volatile(
-            KG_WGMMA("192", KG_0_31 KG_32_63 KG_64_95, "%96", "%97", "%98", "%99", "%100")
+            KG_WGMMA("192", KG_0_31 KG_32_63 KG_64_95, "%96", "%97", "%98", "%99, %100")
             : KG_32(d, 0), KG_32(d, 32), KG_32(d, 64)
             : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
     else
         asm volatile(KG_WGMMA("256", KG_0_31 KG_32_63 KG_64_95 KG_96_127, "%128", "%129",
-                              "%130", "%131", "%132")
+                              "%130", "%131, %132")
                      : KG_32(d, 0), KG_32(d, 32), KG_32(d, 64), KG_32(d, 96)
                      : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
+}
+
+/* The same with a in registers, as kg_mma has it, which must stay until the wait. */
+template <int N, bool B_COLUMNS>
+static __device__ inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
+                                                struct kg_factors_at b)
+{
+    static_assert(N == 64 || N == 128, "columns of a product");
+    if constexpr (N == 64)
+        asm volatile(KG_WGMMA("64", KG_0_31, "{%32, %33, %34, %35}", "%36", "%37", "%38")
+                     : KG_32(d, 0)
+                     : KG_LEFT_OPERANDS(a, b, B_COLUMNS));
+    else
+        asm volatile(
+            KG_WGMMA("128", KG_0_31 KG_32_63, "{%64, %65, %66, %67}", "%68", "%69", "%70")
+            : KG_32(d, 0), KG_32(d, 32)
+            : KG_LEFT_OPERANDS(a, b, B_COLUMNS));
 }
 
 /* Registers of a thread of these four warps from here on. */
