@@ -4,10 +4,8 @@
  * A block stays on its multiprocessor and makes tiles of 128 x COLS one after another.
  * One thread brings both sides of a tile by boxes (TMA), 64 factors at a time, into one
  * of STAGES places of shared memory, and goes on with the next tile while the last one is
- * stored. Two times four warps have 64 rows each; a place is free when each of their
- * warps has waited for the products that read it. Between them stand two barriers a
- * place: full (its bytes are there) and empty (eight warps are done). What is beyond a
- * matrix arrives as zeros.
+ * stored. Two times four warps have 64 rows each. What is beyond a matrix arrives as
+ * zeros.
  *
  * Whether an instruction of sixteen factors adds as that of product_mma.cu does is a
  * device's own, and no manual says it: product_own.cu tries it, and product_blas.cu
@@ -24,13 +22,11 @@
  * TB/s of L2; 128 x 192 makes 77, 128 x 128 64. Expected 550 to 650 for 4,096 rows and
  * more by 256 columns, 480 to 560 for sums over tokens by 192, 400 to 460 by 128.
  */
-#include "tensor/cuda/hopper.h"
+#include "tensor/cuda/pipeline_internal.h"
 #include "tensor/cuda/twos_internal.h"
 
 /* ---- tiles ---- */
-enum { ROWS = 128, DEPTH = KG_BOX, HALF = ROWS / 2, THREADS = 3 * KG_FOUR_WARPS };
-enum { LINE = 2 * KG_BOX /* bytes of a row of a box */, EIGHT = 8 * LINE };
-enum { BOX_BYTES = KG_BOX * LINE /* of 64 rows */, WARPS = 8 /* that compute */ };
+enum { ROWS = 128, DEPTH = KG_BOX, HALF = ROWS / 2 };
 enum { CHUNK = KG_PRODUCT_CHUNK / DEPTH };
 
 template <int COLS_, bool A_COLUMNS_, bool B_COLUMNS_> struct tile {
@@ -38,10 +34,10 @@ template <int COLS_, bool A_COLUMNS_, bool B_COLUMNS_> struct tile {
         COLS = COLS_,
         A_COLUMNS = A_COLUMNS_, /* sums over tokens */
         B_COLUMNS = B_COLUMNS_,
-        A_BYTES = ROWS * LINE,
-        BYTES = A_BYTES + COLS * LINE, /* of a place */
+        A_BYTES = ROWS * KG_LINE,
+        BYTES = A_BYTES + COLS * KG_LINE, /* of a place */
         STAGES = (200 << 10) / BYTES,
-        ASKED = KG_BOX_ALIGN + STAGES * (BYTES + 2 * (int)sizeof(struct kg_barrier)),
+        ASKED = kg_cuda_pipeline_asks(STAGES, BYTES, 0),
         SUMS = COLS / 2 /* of a thread */
     };
     static_assert((int)ASKED <= (int)KG_HOPPER_MOST, "shared memory");
@@ -64,42 +60,6 @@ struct work {
     }
 };
 
-/* ---- places ---- */
-template <class T> struct places {
-    char *at;                        /* of the first */
-    struct kg_barrier *full, *empty; /* (STAGES) */
-};
-
-template <class T> static __device__ struct places<T> places_of(char *asked) {
-    char *at = (char *)(((uintptr_t)asked + KG_BOX_ALIGN - 1) / KG_BOX_ALIGN *
-                        KG_BOX_ALIGN);
-    struct kg_barrier *b = (struct kg_barrier *)(at + T::STAGES * T::BYTES);
-
-    return {at, b, b + T::STAGES};
-}
-
-/* Where a thread is: the place, and how often all of them were gone through. A barrier
- * that does not end within some seconds is left, and then no other is waited for: a
- * kernel that is wrong about a device ends, and gives NaN. */
-struct turn {
-    int place, parity, tries;
-
-    __device__ void await(struct kg_barrier *b, int phase)
-    {
-        if (!kg_barrier_wait(b, phase, tries))
-            tries = 0;
-    }
-};
-enum { TRIES = 1 << 20 };
-
-template <class T> static __device__ void go_on(struct turn *t)
-{
-    if (++t->place == T::STAGES) {
-        t->place = 0;
-        t->parity ^= 1;
-    }
-}
-
 /* ---- the thread that brings ---- */
 template <bool COLUMNS, int VECTORS>
 static __device__ void bring(char *to, const struct kg_boxes *from, int vector, int k,
@@ -108,19 +68,19 @@ static __device__ void bring(char *to, const struct kg_boxes *from, int vector, 
     if (!COLUMNS)
         kg_box_later(to, from, vector, k, full);
     for (int v = 0; COLUMNS && v < VECTORS; v += KG_BOX)
-        kg_box_later(to + v / KG_BOX * BOX_BYTES, from, k, vector + v, full);
+        kg_box_later(to + v / KG_BOX * KG_BOX_BYTES, from, k, vector + v, full);
 }
 
 template <class T>
-static __device__ void bring_all(const struct places<T> &p, const struct work &w,
+static __device__ void bring_all(const struct kg_cuda_places &p, const struct work &w,
                                  const struct kg_boxes *a, const struct kg_boxes *b)
 {
-    struct turn t = {0, 0, TRIES};
+    struct kg_cuda_turn t = {0, 0, KG_TRIES};
     int row, col;
 
     for (int tile = (int)blockIdx.x; tile < w.down * w.along; tile += w.blocks) {
         w.find(&row, &col, tile);
-        for (int step = 0; step < w.steps; step++, go_on<T>(&t)) {
+        for (int step = 0; step < w.steps; step++, kg_cuda_go_on<T::STAGES>(&t)) {
             char *to = p.at + t.place * T::BYTES;
 
             t.await(&p.empty[t.place], t.parity ^ 1);
@@ -133,23 +93,15 @@ static __device__ void bring_all(const struct places<T> &p, const struct work &w
 }
 
 /* ---- the warps that compute ---- */
-/* Sixteen factors k of vectors from a multiple of 64 on. */
-template <bool COLUMNS>
-static __device__ struct kg_factors_at factors(const char *side, int k)
-{
-    return kg_factors_at(side + k * (COLUMNS ? 2 * EIGHT : 32), BOX_BYTES, EIGHT);
-}
-
 /* chain += the next n places */
 template <class T>
-static __device__ void multiply(float chain[T::SUMS], const struct places<T> &p,
-                                struct turn *t, int half, int n)
+static __device__ void multiply(float chain[T::SUMS], const struct kg_cuda_places &p,
+                                struct kg_cuda_turn *t, int half, int n)
 {
-    const bool tells = threadIdx.x % KG_WARP == 0;
     int before = -1; /* the place whose products may still be read */
 
-    for (int step = 0; step < n; step++, go_on<T>(t)) {
-        const char *a = p.at + t->place * T::BYTES + half * HALF * LINE;
+    for (int step = 0; step < n; step++, kg_cuda_go_on<T::STAGES>(t)) {
+        const char *a = p.at + t->place * T::BYTES + half * HALF * KG_LINE;
         const char *b = p.at + t->place * T::BYTES + T::A_BYTES;
 
         t->await(&p.full[t->place], t->parity);
@@ -158,16 +110,17 @@ static __device__ void multiply(float chain[T::SUMS], const struct places<T> &p,
 #pragma unroll
         for (int k = 0; k < DEPTH / 16; k++)
             kg_multiply_later<T::COLS, T::A_COLUMNS, T::B_COLUMNS>(
-                chain, factors<T::A_COLUMNS>(a, k), factors<T::B_COLUMNS>(b, k));
+                chain, kg_cuda_factors_of<T::A_COLUMNS>(a, k),
+                kg_cuda_factors_of<T::B_COLUMNS>(b, k));
         kg_products_end();
         kg_products_wait<1>();
-        if (tells && before >= 0)
-            kg_barrier_arrive(&p.empty[before]);
+        if (before >= 0)
+            kg_cuda_leave(p, before);
         before = t->place;
     }
     kg_products_wait<0>();
-    if (tells && before >= 0)
-        kg_barrier_arrive(&p.empty[before]);
+    if (before >= 0)
+        kg_cuda_leave(p, before);
 }
 
 /* Where a thread's sums are: [4 j + e] is row `row` + e / 2 * 8, column `col` + 8 j + e %
@@ -233,8 +186,9 @@ static __device__ void store(const struct kg_mat &c, struct place p, bool add,
 
 /* A tile's half: one chain, or a chain a chunk. */
 template <class T>
-static __device__ void make(const struct kg_mat &c, bool add, const struct places<T> &p,
-                            struct turn *t, int half, int steps, struct place at)
+static __device__ void make(const struct kg_mat &c, bool add,
+                            const struct kg_cuda_places &p, struct kg_cuda_turn *t,
+                            int half, int steps, struct place at)
 {
     float chain[T::SUMS], sum[T::A_COLUMNS ? T::SUMS : 1];
 
@@ -268,12 +222,12 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct place
 
 template <class T>
 static __device__ void make_all(const struct kg_mat &c, bool add,
-                                const struct places<T> &p, const struct work &w)
+                                const struct kg_cuda_places &p, const struct work &w)
 {
     const int lane = (int)threadIdx.x % KG_WARP, warp = (int)threadIdx.x / KG_WARP % 4;
     const int half = (int)threadIdx.x / KG_FOUR_WARPS - 1;
     const bool twos = kg_cuda_in_twos(c);
-    struct turn t = {0, 0, TRIES};
+    struct kg_cuda_turn t = {0, 0, KG_TRIES};
     int row, col;
 
     for (int tile = (int)blockIdx.x; tile < w.down * w.along; tile += w.blocks) {
@@ -289,28 +243,25 @@ static __device__ void make_all(const struct kg_mat &c, bool add,
 
 /* The first four warps bring, by one thread, and give their registers to the others. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
     product(struct kg_mat c, bool add, const __grid_constant__ struct kg_boxes a,
             const __grid_constant__ struct kg_boxes b, struct work w)
 {
     if constexpr (KG_HOPPER) {
         KG_SHARED_ASKED(char, asked);
-        const struct places<T> p = places_of<T>(asked);
+        const struct kg_cuda_places p = kg_cuda_places(asked, T::STAGES, T::BYTES, 0);
 
         if (threadIdx.x == 0) {
-            for (int i = 0; i < T::STAGES; i++) {
-                kg_barrier_init(&p.full[i], 1);
-                kg_barrier_init(&p.empty[i], WARPS);
-            }
+            kg_cuda_places_init(p, T::STAGES);
             kg_barriers_end();
         }
         __syncthreads();
         if (threadIdx.x < KG_FOUR_WARPS) {
-            kg_registers_fewer<40>();
+            kg_registers_fewer<KG_BRINGER_REGISTERS>();
             if (threadIdx.x == 0)
                 bring_all<T>(p, w, &a, &b);
         } else {
-            kg_registers_more<232>();
+            kg_registers_more<KG_COMPUTER_REGISTERS>();
             make_all<T>(c, add, p, w);
         }
     }
@@ -338,8 +289,8 @@ static bool launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
         !kg_dev_boxes(&left, a, A_COLUMNS ? DEPTH : ROWS) ||
         !kg_dev_boxes(&right, b, B_COLUMNS ? DEPTH : COLS))
         return false;
-    KG_LAUNCH_HOPPER(T::ASKED, product<T>, kg_grid(blocks, 1), THREADS, c, add, left,
-                     right, w);
+    KG_LAUNCH_HOPPER(T::ASKED, product<T>, kg_grid(blocks, 1), KG_PIPELINE_THREADS, c,
+                     add, left, right, w);
     return true;
 }
 
