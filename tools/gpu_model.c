@@ -30,11 +30,12 @@ struct gpu {
     double product; /* FLOP/s of the best product, bf16 */
     double fp32;    /* FLOP/s */
     int processors;
+    double wgmma; /* clocks/s of processors that have it */
 };
 static const struct gpu gpus[] = {
-    {"H200", 4176e9, 818e12, 61e12, 132}, /* measured */
-    {"H100", 3000e9, 790e12, 61e12, 132}, /* of other programs */
-    {"A100", 1700e9, 280e12, 18e12, 108},
+    {"H200", 4176e9, 818e12, 61e12, 132, 1.75e9}, /* measured */
+    {"H100", 3000e9, 790e12, 61e12, 132, 1.7e9},  /* of other programs */
+    {"A100", 1700e9, 280e12, 18e12, 108, 0},
 };
 static const struct kg_bench_shape shapes[] = {
     /* the first if none is named */
@@ -61,6 +62,7 @@ enum kernel {
     CAST,
     ROWS,
     ATTENTION,
+    ATTENTION_WGMMA,
     ATTENTION_BWD,
     HEAD,
     HEAD_BWD,
@@ -92,6 +94,7 @@ static const struct {
     [CAST] = {"cast", "predicted", 1, 0.8, 0},
     [ROWS] = {"rows moved", "predicted", 1, 0.5, 0},
     [ATTENTION] = {"attention", "predicted", 1, 0.5, 0.26},
+    [ATTENTION_WGMMA] = {"attention, wgmma", "predicted", 1, 0.5, 0},
     [ATTENTION_BWD] = {"attention, backward", "predicted", 3, 0.5, 0.14},
     [HEAD] = {"head", "measured", 6, 0.8, 0.4},
     [HEAD_BWD] = {"head, backward", "measured", 8, 0.8, 0.45},
@@ -293,13 +296,42 @@ static double attention_work(const struct kg_attn *a, double *keys)
              (double)kg_dtype_traits(a->k.dtype)->bytes;
     return 2.0 * a->n_heads * a->head_dim * pairs;
 }
+/* As attention_own.cu chooses. */
+static bool by_wgmma(const struct kg_attn *a)
+{
+    const double pairs = (double)a->q.rows * a->n_heads / 128;
+
+    return gpu->wgmma > 0 && a->q.dtype == KG_BF16 && a->window == 0 && a->softcap == 0 &&
+           !a->both_ways && (a->head_dim == 64 || a->head_dim == 128) &&
+           pairs / a->n_kv_heads >= a->n_seqs && 3 * pairs >= gpu->processors;
+}
+/* A pair of tiles of 64 rows takes a turn for each block of 64 keys, of its last one two;
+ * a processor makes pairs one after another, and the longest ends last. */
+static double wgmma_seconds(const struct kg_attn *a)
+{
+    const double turn = (a->head_dim == 64 ? 1250 : 1900) / gpu->wgmma, ends = 3000;
+    double all = 0, longest = 0;
+
+    for (int32_t i = 0; i < a->n_seqs; i++) {
+        const double n = a->seqs[i].n_rows, pos = a->seqs[i].pos;
+        const double pairs = ceil(n * a->n_heads / a->n_kv_heads / 128) * a->n_kv_heads;
+
+        all += pairs * (turn * (pos / 64 + n / 128 + 1.5) + ends / gpu->wgmma);
+        longest = fmax(longest, turn * ((pos + n) / 64 + 1));
+    }
+    return all / gpu->processors + longest / 2;
+}
 static kg_status attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err)
 {
     double keys, flops = 2 * attention_work(a, &keys);
+    const double bytes = keys + bytes_of(a->q) + bytes_of(o);
 
     (void)lse, (void)err;
-    moved(ATTENTION, keys + bytes_of(a->q) + bytes_of(o), flops);
+    if (by_wgmma(a))
+        launch(ATTENTION_WGMMA, bytes, flops, start + wgmma_seconds(a));
+    else
+        moved(ATTENTION, bytes, flops);
     return KG_OK;
 }
 static kg_status attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,

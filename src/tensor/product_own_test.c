@@ -1,13 +1,14 @@
-/* Own products on a device whose instructions do not add alike: the one of four warps is
- * not used, and the backend says so. A process of its own, as a device is tried once. */
-#include "tensor/matrix_testing.h"
+/* Own products, and attention, on a device whose instructions do not add alike: the one of
+ * four warps is not used, and the backend says so. A process of its own, as a device is
+ * tried once. */
+#include "tensor/attention_testing.h"
 
 static struct kg_err err;
 
 static void an_instruction_with_other_bits_is_not_used(void **state)
 {
     enum { ROWS = 200, COLS = 136, K = 40 };
-    char text[256];
+    char text[320];
 
     (void)state;
     kg_emu_eights(true);
@@ -27,10 +28,31 @@ static void an_instruction_with_other_bits_is_not_used(void **state)
     buffer_free(c.data);
 }
 
+static void nor_is_it_for_attention(void **state)
+{
+    struct problem p = {KG_BF16,  .heads = 2,  .kv_heads = 1,
+                        .hd = 64, .n_seqs = 1, .lengths = {200}};
+    const int64_t tried = kg_emu_products();
+    struct answer out;
+    char text[320];
+
+    (void)state;
+    backend()->describe(text, sizeof text);
+    if (!strstr(text, "; attention not by wgmma: other bits of ") ||
+        strstr(text, "other bits of 0 ") || strstr(text, " and 0 in"))
+        fail_msg("expected other bits of heads of 64 and 128, found \"%s\"", text);
+    problem_init(&p);
+    out = whole(&p);
+    assert_true(kg_emu_products() == tried);
+    answer_release(&out);
+    problem_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_instruction_with_other_bits_is_not_used)};
+        cmocka_unit_test(an_instruction_with_other_bits_is_not_used),
+        cmocka_unit_test(nor_is_it_for_attention)};
 
     if (!use_backend("emu"))
         return 0;

@@ -4,7 +4,7 @@
  *                          or unpinned: cublas by its fastest plans
  *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
  *   KEDGE_TEST_WITHOUT     what of a device is done another way, as a list with commas:
- *                          replay, draw, copies, wgmma
+ *                          replay, draw, copies, wgmma, attention
  *   KEDGE_TEST_ONLY        the one test of the program that runs
  * The program is linked without this file and reads none of these.
  */
@@ -69,6 +69,8 @@ kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
     *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES"),
                                   .unpinned = name && strcmp(name, "unpinned") == 0,
                                   .mma_only = is_without("wgmma"),
+                                  .attention_mma_only = is_without("wgmma") ||
+                                                        is_without("attention"),
                                   /* a test looks at it, the program does not */
                                   .shown = cmocka_set_test_filter != NULL};
     return kg_cuda_products_find(&opts->products,

@@ -5,7 +5,7 @@
  * rows and every sixteenth column: of the scores, these are the four registers that a
  * lane of the CPU adds first, so sixteen neighbours make its tree.
  *
- * bf16 heads of 64 and 128 are attention_mma.cu's and attention_rows.cu's.
+ * bf16 heads of 64 and 128 are attention_own.cu's and attention_rows.cu's.
  */
 #include "tensor/cuda/attention_internal.h"
 
@@ -223,7 +223,7 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
         kg_cuda_is_aligned(a->k) && kg_cuda_is_aligned(a->v))
         KG_TRY(kg_cuda_attention_rows(o, lse, a, err));
     else if (tiles > 0 && kg_cuda_by_mma(a))
-        kg_cuda_attention_mma(o, lse, a);
+        kg_cuda_attention_own(o, lse, a);
     else if (tiles > 0)
         KG_LAUNCH(attention,
                   kg_grid(tiles, a->n_kv_heads * kg_cuda_pieces(a->head_dim, TILE)),

@@ -93,15 +93,18 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
 /* Number of tiles of a sequence for one KV head; a whole block has `group` of them. Or
- * its number of key blocks. */
+ * its number of key blocks. TOGETHER: that many are one. */
+template <int TOGETHER = 1>
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
 {
     const int in_first = kg_cuda_in_first(s), rest = s.n_rows - in_first;
+    const int n = keys ? kg_cuda_cut((int64_t)s.pos + s.n_rows)
+                       : kg_cuda_cut((int64_t)in_first * group) +
+                             rest / KG_KV_BLOCK * group +
+                             kg_cuda_cut((int64_t)(rest % KG_KV_BLOCK) * group);
 
-    return keys ? kg_cuda_cut((int64_t)s.pos + s.n_rows)
-                : kg_cuda_cut((int64_t)in_first * group) + rest / KG_KV_BLOCK * group +
-                      kg_cuda_cut((int64_t)(rest % KG_KV_BLOCK) * group);
+    return (n + TOGETHER - 1) / TOGETHER;
 }
 
 static __device__ inline int kg_cuda_warp_max(int x)
@@ -116,6 +119,7 @@ static __device__ inline int kg_cuda_warp_max(int x)
 
 /* Finds unit `index` of all sequences: unit *i of sequence *s; false if there are fewer.
  * Every warp repeats the search; each lane counts a 32nd of the sequences. */
+template <int TOGETHER = 1>
 static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn &a,
                                            int index, bool keys)
 {
@@ -124,7 +128,7 @@ static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn 
     int mine = 0, sum, at = -1, left = -1;
 
     for (int k = lane * each; k < end; k++)
-        mine += kg_cuda_units(a.seqs[k], kg_cuda_group(a), keys);
+        mine += kg_cuda_units<TOGETHER>(a.seqs[k], kg_cuda_group(a), keys);
     sum = mine;
     for (unsigned by = 1; by < 32; by *= 2) { /* index: minus the units before the lane */
         const int other = __shfl_xor_sync(~0u, sum, by);
@@ -134,7 +138,7 @@ static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn 
     }
     if (index >= 0 && index < mine)
         for (at = lane * each, left = index;;) {
-            const int units = kg_cuda_units(a.seqs[at], kg_cuda_group(a), keys);
+            const int units = kg_cuda_units<TOGETHER>(a.seqs[at], kg_cuda_group(a), keys);
 
             if (left < units)
                 break;
@@ -226,6 +230,13 @@ void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_a
  * errors: ENOMEM */
 kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
                                  const struct kg_attn *a, struct kg_err *err);
+/* kg_cuda_attention_mma by Hopper's instruction of four warps (wgmma).   returns false,
+ * with nothing launched, if it is missing, for windows, softcaps and both ways, and if
+ * rows of k or v are not aligned to 16 bytes */
+bool kg_cuda_attention_wgmma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
+/* Attention with the bits of kg_cuda_attention_mma: by wgmma if there are many rows and
+ * kg_cuda_attention_try found the same bits, else by mma. */
+void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
 /* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
  * tanh(in x). */

@@ -34,7 +34,7 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
     const int first = (int)threadIdx.x % 2 * half;
 
     if (!kg_cuda_hide(v[j] + first, half))
-        k[j][first].pair[0] = 0x7fff7fffu;
+        k[j][first].pair[0] = KG_ATTN_NO_NUMBER;
 }
 
 /* ---- from memory ---- */

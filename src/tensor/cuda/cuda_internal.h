@@ -350,6 +350,9 @@ void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
 /* text <- the result of kg_cuda_own_try; "" if there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
+/* The same of attention: attention_mma.cu and attention_wgmma.cu. */
+kg_status kg_cuda_attention_try(bool mma_only, struct kg_err *err);
+void kg_cuda_attention_describe(char *text, size_t bytes);
 /* kg_cuda_product_mma for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         const struct kg_groups *g, enum kg_matmul_kind kind,

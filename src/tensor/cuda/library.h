@@ -13,7 +13,7 @@
 
 /* Increase this number whenever a struct that both use, or the contract of an operation,
  * changes here or in tensor/backend.h. */
-enum { KG_CUDA_INTERFACE = 21 };
+enum { KG_CUDA_INTERFACE = 22 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {
@@ -28,7 +28,8 @@ struct kg_cuda_opts {
     const char *libraries; /* folder of cuBLASLt; NULL: search */
     bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
     bool mma_only;         /* do not use product_wgmma.cu: for tests */
-    bool shown;            /* the host may touch the device's memory: for tests */
+    bool attention_mma_only; /* do not use attention_wgmma.cu: for tests */
+    bool shown;              /* the host may touch the device's memory: for tests */
 };
 
 /* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */

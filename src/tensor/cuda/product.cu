@@ -203,6 +203,7 @@ kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
     kg_cuda_wgmma_leave_out(opts->mma_only);
+    KG_TRY(kg_cuda_attention_try(opts->attention_mma_only, err));
     if (opts->products == KG_CUDA_OWN)
         KG_TRY(kg_cuda_own_try(opts->mma_only, err));
     if (cublas && opts->unpinned != kg_cuda_is_unpinned())

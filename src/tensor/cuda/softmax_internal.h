@@ -104,18 +104,17 @@ static __device__ float kg_cuda_largest(float s[8][4], int h, struct kg_cuda_sco
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
 }
 
-/* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
- * 4) and the next; m, l and acc move to the new maximum, zeros where it has seen nothing
- * yet. */
-template <int HD, bool PLAIN, bool MASKED>
-static __device__ void
-kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int h,
-               struct kg_cuda_scores by, struct kg_cuda_seen_keys k)
+/* Scores of row h become p = 2^(x - m); m and l move to the new maximum, zeros where it
+ * has seen nothing yet.   returns the factor of acc */
+template <bool PLAIN, bool MASKED>
+static __device__ float kg_cuda_weigh(float s[8][4], float *m, float *l, int h,
+                                      struct kg_cuda_scores by,
+                                      struct kg_cuda_seen_keys k)
 {
     const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x of a score */
-    const float m = fmaxf(w->m[h], factor * kg_cuda_largest<PLAIN, MASKED>(s, h, by, k));
-    const float shift = PLAIN || k.end > k.from ? m : 0.0f;
-    const float alpha = kg_exp2(w->m[h] - shift);
+    const float top = fmaxf(*m, factor * kg_cuda_largest<PLAIN, MASKED>(s, h, by, k));
+    const float shift = PLAIN || k.end > k.from ? top : 0.0f;
+    const float alpha = kg_exp2(*m - shift);
     float sum = 0.0f;
 
 #pragma unroll
@@ -127,18 +126,37 @@ kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int 
             pair[i] = kg_exp2(kg_fma(pair[i], factor, -shift));
             sum += pair[i];
         }
-        p[n][h] = kg_pair(pair[0], pair[1]);
     }
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    w->l[h] = kg_fma(w->l[h], alpha, sum);
-    w->m[h] = m;
+    *l = kg_fma(*l, alpha, sum);
+    *m = top;
+    return alpha;
+}
+
+/* acc of row h moves to the new maximum, */
+template <int HD>
+static __device__ void kg_cuda_fade(float acc[HD / 8][4], int h, float alpha)
+{
 #pragma unroll
     for (int c = 0; c < HD / 8; c++)
 #pragma unroll
         for (int i = 2 * h; i < 2 * h + 2; i++)
-            w->acc[c][i] = kg_fma(w->acc[c][i], alpha,
-                                  0.0f); /* never -0: see add_values */
+            acc[c][i] = kg_fma(acc[c][i], alpha, 0.0f); /* never -0: see add_values */
+}
+
+/* and both with p in pairs of bf16: p[n][h] of keys 8 n + 2 (lane % 4) and the next. */
+template <int HD, bool PLAIN, bool MASKED>
+static __device__ void
+kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int h,
+               struct kg_cuda_scores by, struct kg_cuda_seen_keys k)
+{
+    const float alpha = kg_cuda_weigh<PLAIN, MASKED>(s, &w->m[h], &w->l[h], h, by, k);
+
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        p[n][h] = kg_pair(s[n][2 * h], s[n][2 * h + 1]);
+    kg_cuda_fade<HD>(w->acc, h, alpha);
 }
 
 /* acc += p v of sixteen keys from the first on. Keys that a row does not see are 0 times
@@ -170,6 +188,9 @@ static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
 
     return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
 }
+
+/* Two elements of a key whose scores shall be NaN. */
+enum { KG_ATTN_NO_NUMBER = 0x7fff7fff };
 
 /* Those of a row become 0.   returns whether there were none */
 static __device__ inline bool kg_cuda_hide(struct kg_cuda_eight *row, int eights)

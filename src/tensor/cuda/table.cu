@@ -15,13 +15,14 @@ static void products(char *text, size_t bytes)
 
 static void describe(char *text, size_t bytes)
 {
-    char by[120], own[160] = "";
+    char by[120], own[160] = "", attention[160];
 
     products(by, sizeof by);
     if (kg_cuda_used() == KG_CUDA_OWN)
         kg_cuda_own_describe(own, sizeof own);
-    snprintf(text, bytes, "%s, products: %s%s%s%s", KG_DEV_NAME, by, own,
-             kg_cuda_used() == KG_CUDA_CUBLAS ? " of " : "", kg_blas_path());
+    kg_cuda_attention_describe(attention, sizeof attention);
+    snprintf(text, bytes, "%s, products: %s%s%s%s%s", KG_DEV_NAME, by, own,
+             kg_cuda_used() == KG_CUDA_CUBLAS ? " of " : "", kg_blas_path(), attention);
 }
 
 static bool exact(enum kg_dtype t)
