@@ -1,22 +1,11 @@
-/* Whole models: their shapes, and decoding, alone and with a busy process.
- *
- * The shapes are real, the weights random: no time depends on what they are, but for
- * which experts a token has. A busy process beside is one that never waits; on shared
- * machines that is the usual case, and a program whose threads wait for each other loses
- * much more than its share.
- */
+/* Whole models: their shapes, and decoding. The shapes are real, the weights random: no
+ * time depends on what they are, but for which experts a token has. */
 #include "bench/measure.h"
 
 #include "base/mem.h"
 #include "rollout/rollout.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- models of a given shape ---- */
 
@@ -52,10 +41,7 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = r->be,
-                                 .ct = r->ct,
-                                 .trainable = trainable,
-                                 .base_dtype = s->base_dtype};
+    struct kg_model_opts opts = {.backend = r->be, .ct = r->ct, .trainable = trainable};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,
@@ -96,26 +82,6 @@ double kg_bench_parameters(const struct kg_model *m)
         if (m->layers[l].egate)
             n -= 3 * idle * m->config.hidden * m->config.experts.ffn;
     return n; /* a tied head is the embedding: counted once, as it is one product */
-}
-
-/* ---- a busy neighbour ---- */
-
-/* A process of one thread that computes and never waits. It dies with this one. */
-static kg_status neighbour_start(pid_t *pid, struct kg_err *err)
-{
-    volatile uint64_t turns = 0;
-    pid_t parent = getpid();
-
-    *pid = fork();
-    if (*pid < 0)
-        return kg_fail(err, KG_EIO, "cannot start a busy process: %s", strerror(errno));
-    if (*pid > 0)
-        return KG_OK;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (getppid() == parent)
-        for (int i = 0; i < 1 << 24; i++)
-            turns++;
-    _exit(0);
 }
 
 /* What crosses to a device and back, of so many tokens and steps; beside it what is
@@ -209,43 +175,6 @@ static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
     return status;
 }
 
-static kg_status run_beside_neighbour(double *seconds, void *user, struct kg_err *err)
-{
-    pid_t pid;
-
-    KG_TRY(neighbour_start(&pid, err));
-    kg_status status = run_decoding(seconds, user, err);
-    kill(pid, SIGKILL);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        continue;
-    return status;
-}
-
-/* Alone and, where that is wanted, beside a neighbour by turns, so that both see the same
- * machine. */
-static kg_status decode_turns(struct kg_bench_timing *alone,
-                              struct kg_bench_timing *beside, struct kg_bench_report *r,
-                              struct decoding *d, struct kg_err *err)
-{
-    struct kg_bench_job alone_job = {
-        .run = run_decoding, .user = d, .warm = true, .ceiling = KG_BENCH_MEMORY};
-    struct kg_bench_job beside_job = {.run = run_beside_neighbour, .user = d};
-
-    if (d->batch > 1) {
-        alone_job.ceiling = kg_bench_compute(r, false);
-        alone_job.per_byte = 2.0 * d->batch / (double)kg_dtype_traits(r->ct)->bytes;
-    }
-    KG_TRY(kg_bench_time(alone, r, &alone_job, err)); /* warm */
-    if (beside)
-        *beside = (struct kg_bench_timing){.n = 0};
-    for (int i = 0; i < 3; i++) {
-        KG_TRY(kg_bench_repeat(alone, r, &alone_job, err));
-        if (beside)
-            KG_TRY(kg_bench_repeat(beside, r, &beside_job, err));
-    }
-    return KG_OK;
-}
-
 /* Of a run after others, which have chosen plans and made tables. Up of a token: its id
  * or whose token it is, position, rows of cache and head, temperature and target; its
  * sequence, its blocks, how it is drawn. Down: log sum exp, log-prob and entropy; what
@@ -300,73 +229,13 @@ struct decode_row {
     const struct kg_bench_shape *shape;
     int batch, tokens; /* that each sequence decodes; 0: it is the prompt that counts */
     double bar;
-    bool beside;            /* a busy process, too */
-    const char *base_dtype; /* NULL; else the bar is for the rate relative to bf16's */
 };
 static const struct decode_row decode_rows[] = {
-    {&kg_bench_half_b, 1, 40, 0.85, true},
-    {&kg_bench_half_b, 16, 20, 0.65, false},
-    {&kg_bench_half_b, 64, 10, 0.65, true},
-    {&kg_bench_narrow, 1, 100, 0.85, false},
-    {&kg_bench_narrow, 16, 60, 0.65, false},
-    {&kg_bench_narrow, 64, 40, 0.65, false},
-    {&kg_bench_half_b, 1, 40, 1.7, false, "q8_0"},
-    {&kg_bench_half_b, 1, 40, 2.4, false, "q4_0"},
-    {&kg_bench_narrow, 1, 100, 1.7, false, "q8_0"},
-    {&kg_bench_narrow, 1, 100, 2.4, false, "q4_0"},
-    {&kg_bench_half_b, 1, 0, 0, false},
-    {&kg_bench_narrow, 1, 0, 0, false},
+    {&kg_bench_half_b, 1, 40, 0.85},  {&kg_bench_half_b, 16, 20, 0.65},
+    {&kg_bench_half_b, 64, 10, 0.65}, {&kg_bench_narrow, 1, 100, 0.85},
+    {&kg_bench_narrow, 16, 60, 0.65}, {&kg_bench_narrow, 64, 40, 0.65},
+    {&kg_bench_half_b, 1, 0, 0},      {&kg_bench_narrow, 1, 0, 0},
 };
-
-static kg_status put_beside(struct kg_bench_report *r, const struct decoding *d,
-                            const char *name, const struct kg_bench_timing *alone,
-                            const struct kg_bench_timing *beside, struct kg_err *err)
-{
-    char label[120];
-    const struct kg_bench_share share = {label,
-                                         d->batch / kg_bench_best(beside),
-                                         d->batch / kg_bench_best(alone),
-                                         "tokens/s",
-                                         "the rate alone",
-                                         {0.5, false}};
-
-    snprintf(label, sizeof label, "%s, with a busy process", name);
-    return kg_bench_put_share(r, &share, err);
-}
-
-/* By turns, so that both see the same machine. */
-static kg_status time_coded(struct kg_bench_report *r, const struct decode_row *row,
-                            const char *name, struct decoding *coded,
-                            struct decoding *plain, struct kg_err *err)
-{
-    const struct kg_bench_job jobs[] = {{.run = run_decoding, .user = plain},
-                                        {.run = run_decoding, .user = coded}};
-    struct kg_bench_timing t[2] = {0};
-    struct kg_bench_share share = {
-        name, 0, 0, "tokens/s", "the rate in bf16", {row->bar, false}};
-
-    for (int i = 0; i < 2 * 4; i++)
-        KG_TRY(kg_bench_repeat(&t[i % 2], r, &jobs[i % 2], err));
-    share.part = 1 / kg_bench_best(&t[1]);
-    share.whole = 1 / kg_bench_best(&t[0]);
-    return kg_bench_put_share(r, &share, err);
-}
-
-static kg_status coded_row(struct kg_bench_report *r, const struct decode_row *row,
-                           const char *name, struct decoding *d, struct kg_err *err)
-{
-    struct decoding plain = {0};
-    struct kg_model *m;
-    kg_status status;
-
-    KG_TRY(kg_bench_model(&m, r, row->shape, false, err));
-    KG_TRY_GOTO(out, start_decoding(&plain, m, 1, PROMPT, row->tokens, err));
-    status = time_coded(r, row, name, d, &plain, err);
-out:
-    kg_rollout_free(plain.engine);
-    kg_model_free(m);
-    return status;
-}
 
 static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
                             const struct decode_row *row, const char *name,
@@ -379,14 +248,19 @@ static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
                                            : 2 * n * row->batch,
                                        one ? "GB/s" : "GFLOP/s",
                                        {row->bar, false}};
-    struct kg_bench_timing alone, beside;
+    struct kg_bench_job job = {.run = run_decoding,
+                               .user = d,
+                               .repeats = 4,
+                               .warm = true,
+                               .ceiling = KG_BENCH_MEMORY};
+    struct kg_bench_timing t;
 
-    if (row->base_dtype)
-        return coded_row(r, row, name, d, err);
-    KG_TRY(decode_turns(&alone, row->beside ? &beside : NULL, r, d, err));
-    KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
-    if (row->beside)
-        KG_TRY(put_beside(r, d, name, &alone, &beside, err));
+    if (!one) {
+        job.ceiling = kg_bench_compute(r, false);
+        job.per_byte = 2.0 * row->batch / (double)kg_dtype_traits(r->ct)->bytes;
+    }
+    KG_TRY(kg_bench_time(&t, r, &job, err));
+    KG_TRY(kg_bench_put_rate(r, &rate, &t, err));
     return decode_bus(r, d, err);
 }
 
@@ -423,7 +297,6 @@ static kg_status one_row(struct kg_bench_report *r, const struct decode_row *row
                          measure_fn measure, struct kg_err *err)
 {
     struct decoding d = {0};
-    struct kg_bench_shape shape = *row->shape;
     struct kg_model *m;
     const bool prefill = row->tokens == 0;
     char name[80];
@@ -433,13 +306,10 @@ static kg_status one_row(struct kg_bench_report *r, const struct decode_row *row
         snprintf(name, sizeof name, "prefill %s, %d tokens", row->shape->name,
                  LONG_PROMPT);
     else
-        snprintf(name, sizeof name, "decode %s, batch %d%s%s", row->shape->name,
-                 row->batch, row->base_dtype ? ", base in " : "",
-                 row->base_dtype ? row->base_dtype : "");
-    if (!kg_bench_wants(r, name) || (row->base_dtype && !kg_bench_has_blocks(r)))
+        snprintf(name, sizeof name, "decode %s, batch %d", row->shape->name, row->batch);
+    if (!kg_bench_wants(r, name))
         return KG_OK;
-    shape.base_dtype = row->base_dtype;
-    KG_TRY(kg_bench_model(&m, r, &shape, false, err));
+    KG_TRY(kg_bench_model(&m, r, row->shape, false, err));
     KG_TRY_GOTO(out, start_decoding(&d, m, row->batch, prefill ? LONG_PROMPT : PROMPT,
                                     prefill ? 1 : row->tokens, err));
     status = measure(r, m, row, name, &d, err);

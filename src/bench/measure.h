@@ -129,15 +129,8 @@ struct kg_bench_shape {
     const char *name;
     int32_t hidden, ffn, layers, heads, kv_heads, vocab;
     int32_t experts, per_token; /* ffn is the total of per_token experts; 0: none */
-    const char *base_dtype;     /* of frozen weights, as in kg_model_opts */
 };
 extern const struct kg_bench_shape kg_bench_small, kg_bench_narrow, kg_bench_half_b;
-
-/* Whether frozen weights may be in blocks of 4 and 8 bits. */
-static inline bool kg_bench_has_blocks(const struct kg_bench_report *r)
-{
-    return r->ct == KG_BF16 && r->be->coded;
-}
 
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
@@ -216,7 +209,6 @@ kg_status kg_bench_products_beside(struct kg_bench_report *r,
 /* ---- of guests ---- */
 /* guests/lab */
 kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
-kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;

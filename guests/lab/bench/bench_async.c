@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/signal.h"
 #include "data/options.h"
 #include "recipe/options.h"
@@ -21,8 +22,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 enum { STALENESS = 2, ENDS = 12 /* of 257 ids */, KEYS = 40, OWN = 9, KEY_BYTES = 400 };
+enum { EPISODES = 128 }; /* at most, of a step */
 
 static kg_status make_model(const char *dir, const struct kg_bench_async_size *size,
                             struct kg_err *err)
@@ -60,6 +64,92 @@ static kg_status make_model(const char *dir, const struct kg_bench_async_size *s
     kg_model_free(m);
     return status;
 }
+
+/* ---- a tool that takes its time ---- */
+
+struct tool {
+    double latency;           /* seconds */
+    uint64_t asked[EPISODES]; /* (n) in order of time */
+    double due[EPISODES];
+    int n;
+};
+
+/* Where a retriever would be named stand the seconds that an answer takes. */
+static kg_status tool_open(void **state, const struct kg_env_opts *opts,
+                           struct kg_err *err)
+{
+    struct tool *t = kg_mem_calloc(1, sizeof *t, "tool", err);
+
+    if (!t)
+        return err->code;
+    t->latency = strtod(opts->retriever, NULL);
+    *state = t;
+    return KG_OK;
+}
+
+static void tool_close(void *state) { kg_mem_free(state); }
+
+static kg_status tool_step(struct kg_env_result *result, struct kg_str *observation,
+                           void *state, const struct kg_env_turn *turn,
+                           struct kg_err *err)
+{
+    struct tool *t = state;
+
+    (void)observation;
+    (void)err;
+    *result = (struct kg_env_result){.valid = true, .called = !turn->last};
+    if (turn->last)
+        return KG_OK;
+    result->next = KG_ENV_WAIT;
+    t->asked[t->n] = turn->episode;
+    t->due[t->n++] = kg_clock_seconds() + t->latency;
+    return KG_OK;
+}
+
+static kg_status deliver_due(struct tool *t, double now, int *n,
+                             kg_env_deliver_fn deliver, void *user, struct kg_err *err)
+{
+    static const char text[] = "forty bytes of text that a tool gave back";
+    int due = 0;
+
+    while (due < t->n && t->due[due] <= now)
+        due++;
+    *n = due;
+    for (int i = 0; i < due; i++) {
+        struct kg_env_delivery d = {
+            .episode = t->asked[i], .observation = text, .n = sizeof text - 1};
+
+        KG_TRY(deliver(user, &d, err));
+    }
+    t->n -= due;
+    memmove(t->asked, t->asked + due, (size_t)t->n * sizeof *t->asked);
+    memmove(t->due, t->due + due, (size_t)t->n * sizeof *t->due);
+    return KG_OK;
+}
+
+static kg_status tool_poll(void *state, int timeout_ms, kg_env_deliver_fn deliver,
+                           void *user, struct kg_err *err)
+{
+    struct tool *t = state;
+    double now = kg_clock_seconds(), end = now + 1e-3 * timeout_ms;
+    int n;
+
+    KG_TRY(deliver_due(t, now, &n, deliver, user, err));
+    if (n == 0 && t->n > 0 && timeout_ms > 0) {
+        double pause = (t->due[0] < end ? t->due[0] : end) - now;
+        struct timespec rest = {.tv_nsec = (long)(1e9 * pause)};
+
+        nanosleep(&rest, NULL);
+        return deliver_due(t, kg_clock_seconds(), &n, deliver, user, err);
+    }
+    return KG_OK;
+}
+
+static const struct kg_env_row bench_tool = {.name = "bench",
+                                             .open = tool_open,
+                                             .close = tool_close,
+                                             .step = tool_step,
+                                             .poll = tool_poll};
 
 /* ---- a run ---- */
 
@@ -123,12 +213,12 @@ static kg_status make_config(struct running *x, const struct comparison *c, int 
     return kg_train_config(&x->config, NULL, keys, n, err);
 }
 
-/* The tool of bench_episodes.c in the place of the calculator. */
+/* The tool in the place of the calculator. */
 static kg_status take_tool(struct kg_run *run, struct kg_err *err)
 {
     kg_episodes_close(run->work.episodes);
     run->work.episodes = NULL;
-    run->in.episode_opts.env = &kg_bench_tool;
+    run->in.episode_opts.env = &bench_tool;
     run->in.episode_opts.env_opts.retriever = "0.2";
     run->in.recipe.rollout.tool_steps = run->in.recipe.rollout.max_staleness > 0;
     return kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err);

@@ -26,9 +26,6 @@ struct kg_bench_line {
     double alpha, beta, worst;
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
-/* episodes.c */
-/* A tool for at most 128 episodes; opts->retriever is its delay in seconds. */
-extern const struct kg_env_row kg_bench_tool;
 /* async.c */
 struct kg_bench_async_size {
     int steps; /* timed steps per round */
