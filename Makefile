@@ -137,7 +137,7 @@ $(B)/test/$(1)/%: $(B)/$(1)/%.o $(call linked,$(1))
 	$$(call test_of,$(call linked,$(1)))
 endef
 # what a module's tests are linked with; those of the modules that guests have rows for, with all
-linked  = $(if $(filter train cli,$(1)),$(ALL_OBJ),$(call emu,$(1)) $(call below,$(1)))
+linked  = $(if $(filter search task train cli,$(1)),$(ALL_OBJ),$(call emu,$(1)) $(call below,$(1)))
 ALL_OBJ := $(GUEST_OBJ) $(EMU) $(call below,cli)
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 

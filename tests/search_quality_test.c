@@ -8,7 +8,7 @@
 #include "base/folder_testing.h"
 #include "base/str.h"
 #include "data/records.h"
-#include "search/index.h"
+#include "retriever/build.h"
 #include "task/qa.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "base/need_testing.h"
 #include "data/json.h"
 #include "data/records.h"
-#include "search/index.h"
+#include "retriever/build.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,21 @@
 /* The encoder that a command asks for, and whether it fits. */
-#include "retriever/encoder/encoder.h"
+#include "retriever/cli_encoder.h"
 
 #include "base/log.h"
-#include "cli/load.h"
+
+struct kg_encoder_opts kg_encoder_how;
+
+const struct kg_flag kg_encoder_flags[] = {
+    {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
+     "pooling: mean or cls (default: as in the folder)", 0, 0, "mean|cls"},
+    {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
+     "longest text in tokens; the rest is cut (default: as in the folder)", 1, 1 << 20},
+    {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
+     "prefix of a query; E5: \"query: \" (default: as in the folder, or none)"},
+    {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
+     "prefix of a passage; E5: \"passage: \" (default: as in the folder, or none)"},
+    {0},
+};
 
 /* Whether it fits, where that is known. */
 static kg_status check_memory(const struct kg_backend *be, const char *dir,

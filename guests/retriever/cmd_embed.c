@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/signal.h"
 #include "data/jsonl.h"
-#include "retriever/encoder/encoder.h"
+#include "retriever/cli_encoder.h"
 #include "retriever/vectors.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * its arrival, so a request that waited too long is not searched. Each worker has its own
  * searcher; they share only the file and the vectors, and take turns on a device
  * (dense_device.c). One lock covers queue and counters. */
-#include "search/service.h"
+#include "retriever/service.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,10 +1,11 @@
 /* Tests of the search server, as its clients see it: bytes in, bytes out. */
 #define _GNU_SOURCE /* strcasestr */
-#include "search/service.h"
+#include "retriever/service.h"
 
 #include "base/folder_testing.h"
 #include "base/str.h"
 #include "data/json.h"
+#include "retriever/build.h"
 #include "search/protocol.h"
 #include "search/retriever.h"
 

@@ -245,7 +245,7 @@ int kg_cmd_table(int argc, char **argv) KG_GUEST;
 int kg_cmd_grade(int argc, char **argv);
 int kg_cmd_show(int argc, char **argv);
 int kg_cmd_data(int argc, char **argv);
-int kg_cmd_search(int argc, char **argv);
+int kg_cmd_search(int argc, char **argv) KG_GUEST;
 int kg_cmd_algorithms(int argc, char **argv) KG_GUEST;
 int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv) KG_GUEST;
@@ -282,7 +282,7 @@ extern const struct kg_flag kg_grade_flags[];
 extern const char *kg_grade_kind; /* the kind to grade: its action */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
-extern const struct kg_flag kg_search_flags[];
+extern const struct kg_flag kg_search_flags[] KG_GUEST;
 extern const struct kg_flag kg_demo_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];

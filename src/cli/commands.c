@@ -208,7 +208,7 @@ const struct kg_command kg_commands[] = {
      "file and compares its hash. With --dense an index has vectors of an encoder too, "
      "and --kind finds by them (dense) or by them and words (hybrid).\n\n"
      "docs/search.md goes from a corpus to a served index.",
-     3, NULL, NULL, NULL, NULL},
+     3, NULL, NULL, NULL, "retriever"},
     {"grade", "grade given answers", kg_cmd_grade, "[flags] < LINES", kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
      "of alternatives}, every line of stdout {\"verdict\": "

@@ -235,20 +235,6 @@ kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t
     return KG_OK;
 }
 
-struct kg_encoder_opts kg_encoder_how;
-
-const struct kg_flag kg_encoder_flags[] = {
-    {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
-     "pooling: mean or cls (default: as in the folder)", 0, 0, "mean|cls"},
-    {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
-     "longest text in tokens; the rest is cut (default: as in the folder)", 1, 1 << 20},
-    {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
-     "prefix of a query; E5: \"query: \" (default: as in the folder, or none)"},
-    {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
-     "prefix of a passage; E5: \"passage: \" (default: as in the folder, or none)"},
-    {0},
-};
-
 /* ---- names of the hub ---- */
 
 /* The commit that a name came to is logged: "main" is another tomorrow. */

@@ -10,7 +10,6 @@
 #include "data/jsonl.h"
 #include "model/model.h"
 #include "rollout/sampling.h"
-#include "search/dense.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
 

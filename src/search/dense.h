@@ -30,25 +30,6 @@ enum {
     KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, exhaustive search is too slow */
 };
 
-/* ---- encoders of texts, as far as an index needs them (guests/retriever) ---- */
-struct kg_backend;
-
-/* {0}: all settings are read from the folder. */
-struct kg_encoder_opts {
-    const struct kg_backend *backend; /* NULL: the CPU */
-    const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
-    /* maximum per text, special tokens included; longer texts are cut. 0: max_seq_length
-     * of sentence_bert_config.json, or all positions */
-    int32_t max_tokens;
-    /* NULL: prompts of config_sentence_transformers.json, or none */
-    const char *query_prefix;
-    const char *passage_prefix;
-};
-
-struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
-/* Close its embedders first; NULL allowed. */
-void kg_encoder_close(struct kg_encoder *e) KG_GUEST;
-
 /* The size of an encoder, for plans. model: its folder, or the name of a known
  * model.   errors: ENOTFOUND (neither), those of its config.json */
 struct kg_encoder_outline {
@@ -62,26 +43,6 @@ struct kg_text {
     const char *bytes; /* UTF-8 */
     size_t n;
 };
-
-/* ---- writing ---- */
-struct kg_dense_writer; /* opaque; one for the build of an index */
-/* Creates the table in db; all names and the encoder are borrowed. vectors: a file of the
- * passages' vectors (retriever/vectors.h) that the same or an equivalent encoder made
- * elsewhere; NULL: they are computed here.
- * errors: those of kg_vectors_open; EFORMAT (of another width), EUNSUPPORTED (too many;
- * made for L2 distances, where vectors are not of length 1) */
-kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
-                               const struct kg_encoder *encoder, const char *vectors,
-                               struct kg_err *err) KG_GUEST;
-/* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
- * of the passage, ENONFINITE (beyond fp16); for a file's vectors EFORMAT (too few, NaN,
- * not of length 1) and ECONFLICT (of another passage, if sampled) */
-kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
-                              struct kg_err *err) KG_GUEST;
-/* Writes the rest and the encoder's settings; does not commit the index.
- * errors: those of kg_dense_writer_add; EFORMAT (a file of more vectors than passages) */
-kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err) KG_GUEST;
-void kg_dense_writer_close(struct kg_dense_writer *w) KG_GUEST; /* NULL allowed */
 
 /* ---- searching ---- */
 struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all threads */

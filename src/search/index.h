@@ -79,19 +79,6 @@ struct kg_passage {
     double score;
 };
 
-/* ---- building ---- */
-
-struct kg_index_build_opts {
-    const char *corpus;  /* records {id, contents} or {id?, title, text} */
-    const char *path;    /* of the index; an old one is replaced at the end */
-    bool words_as_are;   /* no stemming */
-    struct kg_bm25 bm25; /* kept in the index as its default */
-    const struct kg_encoder *encoder; /* for vectors of passages; NULL: none */
-    /* a file of vectors made from the passages by the same encoder, in their order, see
-     * data/vectors.h; NULL: they are computed here */
-    const char *vectors;
-};
-
 struct kg_index_info {
     int version;
     bool stemmed;
@@ -104,14 +91,6 @@ struct kg_index_info {
     int32_t dim;      /* of vectors; 0: none */
     uint64_t encoder; /* hash of the vectors' encoder, see encoder.h */
 };
-
-/* Progress goes to the log. On failure there is no new file.
- * errors: EFORMAT (a record, a duplicate id with both places, an empty corpus; vectors),
- * ECONFLICT (vectors of other passages or another encoder), ENOSPACE,
- * EINTERRUPTED, EIO */
-kg_status kg_index_build(struct kg_index_info *info,
-                         const struct kg_index_build_opts *opts,
-                         struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- searching ---- */
 

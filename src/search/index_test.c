@@ -1,4 +1,5 @@
 /* Tests of building an index, opening it, and finding in it. */
+#include "retriever/build.h"
 #include "search/index_file.h"
 
 #include "base/folder_testing.h"

@@ -1,5 +1,6 @@
 /* Tests of the retriever: answers, joining, cache, and what a server can do wrong. */
 #define _GNU_SOURCE /* strcasestr */
+#include "retriever/build.h"
 #include "search/retriever.h"
 
 #include "base/clock.h"

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
-#include "search/index.h"
+#include "retriever/build.h"
 #include "task/env_internal.h"
 #include "task/wording.h"
 

@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "base/sanitized_testing.h"
 #include "ranks/ranks_testing.h"
-#include "search/index.h"
+#include "retriever/build.h"
 #include "train/agent_testing.h"
 #include "train/dump_testing.h"
 #include "train/same_testing.h"

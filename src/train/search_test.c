@@ -10,6 +10,7 @@
 #include "base/watch_testing.h"
 #include "net/http_server.h"
 #include "net/stuck_testing.h"
+#include "retriever/build.h"
 #include "search/protocol.h"
 #include "train/agent_testing.h"
 #include "train/same_testing.h"

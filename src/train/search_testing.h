@@ -3,8 +3,8 @@
 #ifndef KG_TRAIN_SEARCH_TESTING_H
 #define KG_TRAIN_SEARCH_TESTING_H
 
+#include "retriever/build.h"
 #include "retriever/encoder/encoder.h"
-#include "search/index.h"
 #include "train/agent_testing.h"
 
 #define ENCODER "tests/data/encoder/bert"

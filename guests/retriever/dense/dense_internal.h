@@ -2,6 +2,7 @@
 #ifndef KG_RETRIEVER_DENSE_INTERNAL_H
 #define KG_RETRIEVER_DENSE_INTERNAL_H
 
+#include "retriever/build.h"
 #include "retriever/encoder/encoder.h"
 #include "retriever/vectors.h"
 #include "search/dense.h"

@@ -27,6 +27,22 @@ extern const char *const kg_pooling_names[KG_POOLINGS + 1]; /* ends with NULL */
 /* Role of a text: some models were trained with a prefix for each. */
 enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
 
+/* {0}: all settings are read from the folder. */
+struct kg_encoder_opts {
+    const struct kg_backend *backend; /* NULL: the CPU */
+    const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
+    /* maximum per text, special tokens included; longer texts are cut. 0: max_seq_length
+     * of sentence_bert_config.json, or all positions */
+    int32_t max_tokens;
+    /* NULL: prompts of config_sentence_transformers.json, or none */
+    const char *query_prefix;
+    const char *passage_prefix;
+};
+
+struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
+/* Close its embedders first; NULL allowed. */
+void kg_encoder_close(struct kg_encoder *e);
+
 /* errors: NOTFOUND (no such folder, a tensor), EUNSUPPORTED (a decoder, another pooling
  * or activation, another module; a backend without the operations), EINVAL (no pooling in
  * folder and options; max_tokens), EFORMAT, SHAPE */

@@ -4,6 +4,7 @@
  * sorted runs. The lists that search needs in addition (number of passages of a word,
  * words of a passage) are made here, because FTS5 would compute them slowly for every
  * query. */
+#include "retriever/build.h"
 #include "search/index_file.h"
 
 #include "base/clock.h"

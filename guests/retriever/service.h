@@ -1,12 +1,11 @@
-/* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics. It is of
- * guests/retriever.
+/* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics.
  *
  * The network thread reads whole requests into a queue; workers, each with its own
  * searcher, parse, search and respond. A request gets a 503 if the queue is full, or if
  * it waited or searched too long. Errors are {"detail": message}, as in FastAPI.
  */
-#ifndef KG_SEARCH_SERVICE_H
-#define KG_SEARCH_SERVICE_H
+#ifndef KG_RETRIEVER_SERVICE_H
+#define KG_RETRIEVER_SERVICE_H
 
 #include "search/index.h"
 
@@ -32,11 +31,10 @@ struct kg_search_service; /* opaque */
 /* errors: those of kg_index_open, EINVAL (options), EIO (port in use) */
 kg_status kg_search_service_start(struct kg_search_service **s,
                                   const struct kg_search_service_opts *opts,
-                                  struct kg_err *err) KG_GUEST;
-int kg_search_service_port(const struct kg_search_service *s) KG_GUEST;
-void kg_search_service_info(struct kg_index_info *out,
-                            const struct kg_search_service *s) KG_GUEST;
+                                  struct kg_err *err) KG_MUST_CHECK;
+int kg_search_service_port(const struct kg_search_service *s);
+void kg_search_service_info(struct kg_index_info *out, const struct kg_search_service *s);
 /* Finishes accepted requests within drain_ms, then ends. NULL allowed */
-void kg_search_service_stop(struct kg_search_service *s, int drain_ms) KG_GUEST;
+void kg_search_service_stop(struct kg_search_service *s, int drain_ms);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "retriever/build.h"
 #include "search/index_file.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  *
  * One table of actions. Settings of the scoring that are given here stand in for those
  * that the index keeps, so that they can be compared without a rebuild. The server
- * is search/service.h, which answers queries of episodes.
+ * is service.h, which answers queries of episodes.
  */
 #include "cli/cli.h"
 
@@ -16,13 +16,13 @@
 #include "base/sort.h"
 #include "base/status.h"
 #include "base/str.h"
-#include "cli/load.h"
 #include "data/records.h"
 #include "net/http_client.h"
 #include "net/http_parse.h"
-#include "search/index.h"
+#include "retriever/build.h"
+#include "retriever/cli_encoder.h"
+#include "retriever/service.h"
 #include "search/protocol.h"
-#include "search/service.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -354,7 +354,8 @@ static kg_status check_how(struct kg_err *err)
 
 /* ---- index, check ---- */
 
-static void print_vectors(const struct kg_index_info *info)
+static kg_status put_vectors(struct kg_str *out, const struct kg_index_info *info,
+                             struct kg_err *err)
 {
     char fp16[32], int8[32];
     struct kg_search_size size;
@@ -362,23 +363,35 @@ static void print_vectors(const struct kg_index_info *info)
     kg_search_size(&size, info->passages, info->dim);
     kg_cli_bytes(fp16, (double)size.vectors_fp16);
     kg_cli_bytes(int8, (double)size.vectors_int8);
-    printf("; vectors of %d numbers by encoder %016" PRIx64
-           ", in memory %s as fp16 or %s as int8",
-           (int)info->dim, info->encoder, fp16, int8);
+    return kg_str_printf(out, err,
+                         "; vectors of %d numbers by encoder %016" PRIx64
+                         ", in memory %s as fp16 or %s as int8",
+                         (int)info->dim, info->encoder, fp16, int8);
 }
 
-static void print_info(const struct kg_index_info *info, const char *path)
+static kg_status put_info(struct kg_str *out, const struct kg_index_info *info,
+                          const char *path, struct kg_err *err)
 {
     char size[32];
 
     kg_cli_bytes(size, (double)info->bytes);
-    printf("%s: %lld passages, %lld words of which %lld differ, %s; BM25 k1 %g b %g, %s",
-           path, (long long)info->passages, (long long)info->tokens,
-           (long long)info->terms, size, info->bm25.k1, info->bm25.b,
-           info->stemmed ? "stemmed" : "words as they are");
+    KG_TRY(kg_str_printf(
+        out, err,
+        "%s: %lld passages, %lld words of which %lld differ, %s; BM25 k1 %g b %g, %s",
+        path, (long long)info->passages, (long long)info->tokens, (long long)info->terms,
+        size, info->bm25.k1, info->bm25.b,
+        info->stemmed ? "stemmed" : "words as they are"));
     if (info->dim > 0)
-        print_vectors(info);
-    printf("; hash %016" PRIx64 "\n", info->hash);
+        KG_TRY(put_vectors(out, info, err));
+    return kg_str_printf(out, err, "; hash %016" PRIx64 "\n", info->hash);
+}
+
+static kg_status print_info(const struct kg_index_info *info, const char *path,
+                            struct kg_err *err)
+{
+    struct kg_str out = {0};
+
+    return kg_cli_print(put_info(&out, info, path, err), &out, err);
 }
 
 static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
@@ -393,8 +406,6 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     double start = kg_clock_seconds();
 
     (void)argc;
-    if (how.model && !kg_cli_encoder)
-        return kg_guest_missing("--dense", "retriever", err);
     if (how.model)
         KG_TRY(kg_cli_encoder(&encoder, how.model, err));
     opts.encoder = encoder;
@@ -404,7 +415,7 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
         kg_encoder_close(encoder);
     KG_TRY(status);
     double took = kg_clock_seconds() - start;
-    print_info(&info, argv[1]);
+    KG_TRY(print_info(&info, argv[1], err));
     fprintf(stderr, "kedge search: %.1f seconds, %.0f passages a second\n", took,
             (double)info.passages / (took > 0 ? took : 1e-9));
     return KG_OK;
@@ -419,9 +430,8 @@ static kg_status check(int argc, char **argv, struct kg_err *err)
     KG_TRY(kg_index_verify(argv[0], err));
     KG_TRY(kg_index_open(&index, argv[0], NULL, err));
     kg_index_info(&info, index);
-    print_info(&info, argv[0]);
     kg_index_close(index);
-    return KG_OK;
+    return print_info(&info, argv[0], err);
 }
 
 /* ---- query ---- */
@@ -532,8 +542,6 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     kg_status status;
 
     (void)argc;
-    if (!kg_search_service_start)
-        return kg_guest_missing("serve", "retriever", err);
     KG_TRY(check_how(err));
     opts.bm25 = &bm25;
     opts.how = how;
