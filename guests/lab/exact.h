@@ -36,7 +36,7 @@ struct kg_exact_gradient {
 struct kg_exact_kl {
     double kl;          /* the divergence of the row */
     double value_bias;  /* (E[value] - kl) / kl; NAN for rows that only shape rewards */
-    double value_noise; /* standard deviation of the value, over kl */
+    double value_noise; /* standard deviation of the value / kl */
     struct kg_exact_gradient in_loss; /* NANs for rows that only shape rewards */
     /* gradient if the value is subtracted from its own token's advantage */
     struct kg_exact_gradient in_advantage;

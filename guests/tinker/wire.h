@@ -79,7 +79,7 @@ kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch 
                                const float *logp, double loss_sum,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* SampleResponse.  prompt_logp (n_prompt) NaN where there is none, or NULL.
+/* SampleResponse. prompt_logp (n_prompt), NaN for tokens without one, or NULL.
  * top_ids, top_logp (n_prompt,wide) of the prompt, or NULL */
 struct kg_tinker_samples {
     const struct kg_traj *trajs;

@@ -20,7 +20,7 @@ enum kg_rng_stream {
     KG_RNG_SELECT,    /* a = optimizer batch of the run, b = index of the choice */
     KG_RNG_MIX,       /* a = round of the weighted data files, b = index */
     KG_RNG_BOOTSTRAP, /* a = resample, b = set, c = index; always under seed 0 */
-    KG_RNG_ROUND,     /* a = update, block of elements = c 2^32 + b: kg_op_adamw */
+    KG_RNG_ROUND,     /* a = update, b + 2^32 c = block of elements: kg_op_adamw */
     KG_RNG_ROUND_SFT, /* the same in SFT */
     /* the last: a new stream does not change the tests' draws */
     KG_RNG_TEST = 255,

@@ -25,8 +25,8 @@ void kg_watch_stop(void);
 /* Warns after warn_s seconds without progress, and again after 2, 4, .. times that; 0:
  * never. The default is KG_WATCH_WARN_S. */
 void kg_watch_after(double warn_s);
-/* Appends the watch's output to the file at path as well, which its first line creates.
- * NULL, the default: no file. */
+/* Also appends the watch's output to the file at path, created at the first line. NULL,
+ * the default: no file. */
 void kg_watch_file(const char *path);
 
 #endif

@@ -22,7 +22,7 @@ struct kg_bench_row {
     const char *name;
     const char *help;
     bool part;         /* part of another row; left out of `all` */
-    const char *guest; /* its guest; NULL: the trunk */
+    const char *guest; /* guest that holds the row; NULL: the trunk */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
     /* the same work by parts, on the CPU; NULL: no parts */
     kg_status (*parts)(struct kg_bench_report *report, struct kg_err *err);

@@ -158,7 +158,7 @@ kg_status kg_bench_decode_parts_of(struct kg_bench_report *r,
 kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_prefill_parts(struct kg_bench_report *r,
                                  struct kg_err *err) KG_MUST_CHECK;
-/* The row of copies to and from a device, in a second run. */
+/* Decodes once more and adds a row of the copies to and from the device. */
 kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
 /* bench_train.c */

@@ -74,8 +74,8 @@ struct kg_parquet_text {
 struct kg_parquet_batch {
     size_t n;
     size_t n_values;
-    const uint8_t *rep; /* (n) repetition levels; 0 if max_rep is */
-    const uint8_t *def; /* (n) definition levels; 0 if max_def is */
+    const uint8_t *rep; /* (n) repetition levels; all 0 if max_rep is 0 */
+    const uint8_t *def; /* (n) definition levels; all 0 if max_def is 0 */
     /* (n_values): uint8_t for BOOL; int32_t, int64_t, float or double; else struct
      * kg_parquet_text */
     const void *values;

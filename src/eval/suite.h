@@ -49,7 +49,7 @@ kg_status kg_suite_open(struct kg_suite *s, const char *path,
 void kg_suite_release(struct kg_suite *s); /* {0} allowed */
 /* The suite's own keys; borrowed until its config changes. */
 struct kg_suite_about kg_suite_about(const struct kg_suite *s);
-/* Sets suite.sets to the sets in a list "a,b"; without: removes these sets from
+/* Sets suite.sets to the sets in a list "a,b"; if `without`, removes these sets from
  * suite.sets, or from all sets if suite.sets is empty.
  * errors: EINVAL (an unknown set, none left) */
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,

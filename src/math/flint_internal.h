@@ -77,7 +77,7 @@ bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void 
                   int node);
 /* The binding of a BOUND name; NULL if there is none. */
 const struct kg_math_bound *kg_math_bound_find(const struct kg_math_eval *e, int node);
-/* Evaluates to an integer of at most limit.   returns false if the node is not one */
+/* Evaluates a node that is an integer of at most limit; returns false for others. */
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit);
 
 /* ---- the session: FLINT's memory, and the jump out of FLINT at a limit ---- */

@@ -447,7 +447,7 @@ verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reaso
 /* Whether a node is only a name for the other side of =. */
 bool kg_math_is_name(const struct kg_math_compare *c, int node);
 bool kg_math_is_relation(const struct kg_math_compare *c, int node, int op);
-/* The items of a list, or a single item; \\pm gives two. */
+/* The items of a list, or a single item; x \\pm y becomes two items. */
 void kg_math_gather(struct kg_math_compare *c, struct kg_math_items *out, int node);
 verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *g,
                          const struct kg_math_items *a);

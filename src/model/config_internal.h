@@ -47,7 +47,7 @@ bool kg_config_has_switch(const struct kg_arch *arch);
 kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
 
-/* files.c: sets c->tied by the weights of dir, if present. */
+/* files.c: sets c->tied from the weight files in dir, if there are any. */
 kg_status kg_config_settle_head(struct kg_model_config *c, const char *dir,
                                 struct kg_err *err) KG_MUST_CHECK;
 

@@ -33,9 +33,9 @@ enum kg_policy_scope { KG_SCOPE_TOKEN, KG_SCOPE_SEQUENCE, KG_SCOPE_BATCH };
 /* Inputs of a row besides log-probs, old log-probs and advantages. */
 enum kg_policy_need {
     KG_NEED_ANCHOR = 1 << 0, /* anchor log-prob of the sampled token */
-    /* the sampler's top ids, with log-probs of p (and the anchor) at them */
+    /* the sampler's top ids, with log-probs of p (and the anchor) at these ids */
     KG_NEED_TOP_SAMPLER = 1 << 1,
-    /* the anchor's top ids, with log-probs of p and the anchor at them */
+    /* the anchor's top ids, with log-probs of p and the anchor at these ids */
     KG_NEED_TOP_ANCHOR = 1 << 2,
     KG_NEED_MU_AT = 1 << 3,         /* the sampler's log-probs at its top ids */
     KG_NEED_EXACT_REVERSE = 1 << 4, /* exact KL(p||q) from the two-head pass */

@@ -33,7 +33,7 @@ struct kg_policy_scores {
     /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
     const int64_t *group_begin;
     const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
-    /* (N) or NULL: added to the sequence's reward, which is on its last token */
+    /* (N) or NULL: added to reward, which counts at the last token */
     const double *token_reward;
     /* (S) or NULL: 1 if a trajectory has no verdict or is filtered. It is left out of all
      * means, deviations and counts, regardless of reward; its advantage is 0. Rows with a
@@ -198,9 +198,9 @@ struct kg_policy_metrics {
     int64_t outside_high;
     struct kg_policy_gap gap;
     struct kg_policy_dropped dropped[2]; /* A < 0, A > 0 */
-    int64_t clips;       /* clipped tokens, counted like the published clip fraction */
-    int64_t clips_lower; /* the same for the published fraction of A < 0 */
-    int64_t tis_outside; /* weight old/sampler beyond a bound of algo.tis */
+    int64_t clips;           /* tokens that the published clip fraction counts */
+    int64_t clips_lower;     /* the same for the published fraction of A < 0 */
+    int64_t tis_outside;     /* weight old/sampler beyond a bound of algo.tis */
     int64_t masked_positive; /* dropped by a trust region */
     int64_t masked_negative;
     double ratio_sum; /* of the row's ratio, raw */

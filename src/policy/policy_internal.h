@@ -77,8 +77,8 @@ struct kg_pg_out {
     double ratio;       /* the row's own ratio, unclipped, for the metrics */
     double divergence;  /* of trust-region rows */
     enum kg_clip clip;  /* the bound that limits the token */
-    int clips;          /* counts of this token in the published clip fraction */
-    int clips_lower;    /* the same for its fraction with A < 0 */
+    int clips;          /* 1 if the published clip fraction counts this token */
+    int clips_lower;    /* the same for the published fraction of A < 0 */
     bool masked;        /* removed by a trust region */
 };
 

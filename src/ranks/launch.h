@@ -35,8 +35,8 @@ struct kg_ranks_launch {
 void kg_ranks_read_launch(struct kg_ranks_launch *l);
 
 /* Joins the launcher's other processes. r (out): {0} without a launcher, or for a single
- * process. Call kg_ranks_close after the last output to the user: if a rank was lost, it
- * ends all processes. own: number of processes to fork if there is no
+ * process. Call kg_ranks_close after the last output to the user: if a rank was lost,
+ * that call ends all processes. own: number of processes to fork if there is no
  * launcher. wait_s: timeout for a rank, 0: none; if MPI's own start exceeds it, the
  * process ends with KG_RANKS_EXIT_LOST.
  * errors: EINVAL (separate Slurm tasks; MPI finds another number of processes than the

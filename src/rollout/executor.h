@@ -38,7 +38,7 @@ struct kg_exec_prompt {
 /* Draws one token of one sequence. */
 struct kg_exec_step {
     int32_t who;          /* the caller's number of the sequence */
-    const int32_t *token; /* borrowed, as all pointers: the newest token, to be fed */
+    const int32_t *token; /* the newest token, to be fed; all pointers are borrowed */
     int32_t from;         /* row of the last pass whose token is fed instead; -1: none */
     int32_t pos;          /* position of the fed token */
     struct kg_kv_tables blocks;

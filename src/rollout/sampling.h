@@ -39,7 +39,7 @@
                         before, S, at, may_change, needs)                                \
     KG_OPT_ROW(before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help,         \
                may_change, needs, zero)
-/* In an initialiser of a struct kg_sampling: no truncation. */
+/* Members of a struct kg_sampling's initialiser that switch off truncation. */
 #define KG_TRUNCATION_OFF KG_TRUNCATION_KEYS(KG_SAMPLING_USUAL, )
 
 #define KG_SAMPLING_USUAL(field, key, flag, letter, arg, usual, ...) .field = (usual)

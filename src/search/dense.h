@@ -56,7 +56,7 @@ kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index 
 void kg_dense_close(struct kg_dense *d) KG_GUEST; /* NULL allowed */
 
 struct kg_seeker; /* opaque: for one thread */
-/* db: of the index, used only by the seeker while it is open */
+/* db: the index's database, used only by this seeker until it is closed */
 kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3 *db,
                          struct kg_err *err) KG_GUEST;
 void kg_seeker_close(struct kg_seeker *k) KG_GUEST; /* NULL allowed */

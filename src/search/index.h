@@ -56,8 +56,8 @@ struct kg_search_how {
      * fp16 */
     const char *vectors;
     const char *fusion; /* hybrid: rank or score, see rank.h; NULL: rank */
-    /* dense, hybrid: holds vectors and encoder; does not affect results; borrowed; NULL:
-     * the CPU */
+    /* dense, hybrid: backend of vectors and encoder; does not affect results; borrowed;
+     * NULL: the CPU */
     const struct kg_backend *backend;
     bool beside_model; /* backend: that of the model of the run or evaluation */
     /* hybrid: weight of the ranking by vectors, 0 to 1; words have 1 - weight */

@@ -162,8 +162,8 @@ struct kg_api_model {
     const char *date;    /* see text/prompt.h; NULL: today, at each request */
     int32_t vocab;
     int32_t max_len; /* prompt and completion */
-    /* max_tokens of requests without it; 0: for chat the rest of the context, for
-     * completions KG_API_DEFAULT_TOKENS */
+    /* max_tokens for requests that do not set it; 0: for chat the rest of the context,
+     * for completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
     bool knows_calls;             /* kg_tool_calls_known */
     bool budgeted;                /* the episode's budgets shorten and refuse turns */

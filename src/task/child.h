@@ -40,8 +40,8 @@ struct kg_task_talk {
 kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
                             const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Appends the output that comes within wait_ms, and writes as much of the input from
- * *sent on as the child takes. At most max_output bytes per call. */
+/* Appends the output that comes within wait_ms, and writes input, starting at byte *sent,
+ * while the child accepts it. At most max_output bytes per call. */
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
                              const struct kg_task_talk *talk, int wait_ms,
                              struct kg_err *err) KG_MUST_CHECK;

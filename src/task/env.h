@@ -34,7 +34,7 @@ struct kg_env_opts {
     const char *command; /* external: the program, run by sh -c; or */
     const char *url;     /* external: the server that is sent every episode */
     int silent_ms;       /* external: longest silence of an episode */
-    const char *section; /* external: prefix of these three keys, for messages */
+    const char *section; /* external: prefix of the last three keys in messages */
 };
 /* The option rows of a program that plays episodes; parameters as KG_SEARCH_ROWS. */
 #define KG_PLAYER_ROWS(before, S, at, needs)                                             \
@@ -157,7 +157,7 @@ struct kg_env_row {
      * program drives the episodes (struct kg_episode_host) */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
-    /* Reads a turn. observation: appended to if the result is OBSERVE. */
+    /* Reads a turn. Appends to observation if the result is OBSERVE. */
     kg_status (*step)(struct kg_env_result *result, struct kg_str *observation,
                       void *state, const struct kg_env_turn *turn, struct kg_err *err);
     /* NULL for environments that never wait. Returns when at least one observation was

@@ -343,7 +343,7 @@ struct kg_head_grad {
     const double *a_kl_reverse; /* (N) dloss/dR; or NULL */
     const double *a_kl_forward; /* (N) dloss/dF; or NULL */
     const double *kl_reverse;   /* (N) R of the forward, with a_kl_reverse */
-    const double *anchor_lse;   /* (N) of the forward, with a_kl_* */
+    const double *anchor_lse;   /* (N) of the forward pass, with a_kl_* */
     const double *a_set;        /* (N) dloss/dlog S; or NULL */
     const double *set_logp;     /* (N) of the forward, with a_set */
     struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
