@@ -21,7 +21,7 @@ weights() { sha256sum <"$work/demo/$1/checkpoints/$2/model/model.safetensors"; }
 moved() {
     [ "$(weights grpo latest)" != "$(weights warm step-000000)" ] && [ "$(weights ema-pg latest)" != "$(weights grpo latest)" ]
 }
-again() { rm -r "$work/demo/grpo" && demo && grep -q "warm start: using" "$work/said" && rows; }
+again() { rm -r "$work/demo/grpo" && demo && grep -q "SFT: using" "$work/said" && rows; }
 refuses() { ! tools/agent-demo "$@" >"$work/printed" 2>"$work/said" && grep -q "expected" "$work/said"; }
 
 pass "the small agent demo ends with its table" demo

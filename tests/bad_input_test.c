@@ -687,9 +687,8 @@ static void what_is_left_out_is_said_before_step_0(void **state)
     assert_non_null(step);
     assert_non_null(dropped);
     assert_true(dropped < step);
-    dropped = strstr(kg_str_text(&said),
-                     "warm start: 1 sequences, longest 4 tokens; left "
-                     "out: 1 over 5 tokens");
+    dropped = strstr(kg_str_text(&said), "SFT: 1 sequences, longest 4 tokens; left "
+                                         "out: 1 over 5 tokens");
     assert_non_null(dropped);
     assert_true(dropped < step);
     assert_non_null(strstr(kg_str_text(&said), "a checkpoint takes"));

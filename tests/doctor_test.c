@@ -109,7 +109,7 @@ static void has(const struct kg_str *out, const char *line)
 
 #define ROWS       "product keeps its bits for every number of rows and threads\n"
 #define VALUES     "product is the sum in double, up to rounding"
-#define DEFINITION "product has the bits that are defined for every machine"
+#define DEFINITION "product has the bits that kedge defines for every machine"
 
 static void bits_of_its_own_are_other_and_no_failure(void **state)
 {

@@ -234,7 +234,8 @@ static void ranks_divide_what_is_in_cuts(void **state)
     assert_non_null(strstr(why.message, "anchor.place: on CPUs"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 1, 40000000000, lanes, &why), KG_ENOMEM);
-    assert_non_null(strstr(kg_str_text(&out), "needed      more than sharding saves"));
+    assert_non_null(
+        strstr(kg_str_text(&out), "needed      more memory than sharding saves"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 9, H200, lanes, &why), KG_EINVAL);
     assert_non_null(strstr(why.message, "at least one for each of 9 ranks, found 8"));

@@ -24,7 +24,8 @@ const struct kg_flag kg_export_flags[] = {
      "type of matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k (default: as stored)", 0,
      0, KG_EXPORT_TYPES},
     {"adapter", 0, KG_TO(adapter), KG_MODEL_ARG,
-     "PEFT folder of adapters of MODEL: write these, not MODEL, for llama.cpp's --lora"},
+     "PEFT folder of adapters of MODEL: write the adapters instead of MODEL, for "
+     "llama.cpp's --lora"},
     {"ollama", 0, KG_TO(ollama), NULL,
      "also write a Modelfile next to FILE: chat template and stop tokens"},
     {0},
@@ -41,9 +42,9 @@ static kg_status make_modelfile(struct kg_str *out, const char *model,
     kg_status status;
 
     if (adapter)
-        return kg_fail(err, KG_EINVAL,
-                       "--ollama: expected no --adapter: a Modelfile is "
-                       "of a model's file");
+        return kg_fail(
+            err, KG_EINVAL,
+            "--ollama: expected no --adapter, found one: a Modelfile describes a model");
     if (strcmp(slash ? slash + 1 : to, "Modelfile") == 0)
         return kg_fail(err, KG_EINVAL,
                        "--to: expected another name than Modelfile, which --ollama "

@@ -68,13 +68,13 @@ static kg_status put_head(struct kg_str *out, const char *dir, const struct kg_r
     KG_TRY(kg_str_printf(out, err, "step %lld of %s: %zu answers in %zu groups",
                          (long long)r->step, dir, r->answers, r->groups));
     if (r->left_out > 0)
-        KG_TRY(kg_str_printf(out, err, " (%zu that were not learned from are left out)",
+        KG_TRY(kg_str_printf(out, err, " (%zu that were not trained on are left out)",
                              r->left_out));
     KG_TRY(kg_str_printf(out, err, "\nweights     %s: %s\n",
                          r->checkpoint[0] ? r->checkpoint : "start of the run",
                          r->weights_step == r->step - 1
-                             ? "those before the step"
-                             : "older than those before the step"));
+                             ? "the weights before the step"
+                             : "older than the weights before the step"));
     KG_TRY(kg_str_printf(out, err,
                          "            recorded log-probs are at most %g apart, "
                          "advantages %g\n",
@@ -96,16 +96,17 @@ static kg_status put_bias(struct kg_str *out, const struct kg_replay *r,
     const struct kg_replay_row *row = &r->row[KG_REPLAY_KL];
 
     if (isfinite(row->noise))
-        return kg_str_printf(out, err,
-                             "\nKL term less exact KL, in units of its |gradient|: noise "
-                             "%.4g, bias^2 %.4g (below 0 by chance alone)\n",
-                             row->noise, row->bias_squared);
-    if (row->there && r->group_bytes > KG_REPLAY_MOST_BYTES)
         return kg_str_printf(
             out, err,
-            "\nnoise and bias of the KL term: not known, gradients of %zu "
-            "groups take %.1f GB (at most %.1f are kept)\n",
-            r->groups, (double)r->group_bytes / 1e9, (double)KG_REPLAY_MOST_BYTES / 1e9);
+            "\nKL term minus exact KL, in units of the exact |gradient|: noise %.4g, "
+            "bias^2 %.4g (a value below 0 is chance)\n",
+            row->noise, row->bias_squared);
+    if (row->there && r->group_bytes > KG_REPLAY_MOST_BYTES)
+        return kg_str_printf(out, err,
+                             "\nnoise and bias of the KL term: not computed, the "
+                             "gradients of %zu groups take %.1f GB (limit %.1f GB)\n",
+                             r->groups, (double)r->group_bytes / 1e9,
+                             (double)KG_REPLAY_MOST_BYTES / 1e9);
     return KG_OK;
 }
 

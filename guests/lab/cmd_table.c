@@ -25,8 +25,8 @@ const struct kg_flag kg_table_flags[] = {
     {"against", 0, KG_TO(against), "CELL",
      "paired differences of all cells from this one"},
     {"difference", 'd', KG_IF("--against=", differences), "CELL:AGAINST",
-     "paired difference of two cells; LINE,* is the best of cells LINE,...; may be "
-     "repeated"},
+     "paired difference of two cells; LINE,* stands for the best of the cells LINE,...; "
+     "may be repeated"},
     {"at-least", 0, KG_TO(at_least), "N",
      "omit cells with fewer rows, and print how many", 0, 1e6},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means"},
@@ -34,15 +34,17 @@ const struct kg_flag kg_table_flags[] = {
      "combine cells TASK/CELL over all tasks, with equally many rows in each, resampled "
      "separately"},
     {"over", 0, KG_IF("--profile=", over), "KEY",
-     "with --difference: both sides are lines through all cells NAME,... over log KEY, "
-     "compared in the middle of their common range; with --svg: the x axis"},
+     "with --difference: compare two lines through the cells NAME,... over log KEY, in "
+     "the middle of their common range; with --svg: KEY is the x axis"},
     {"start", 0, KG_IF("--against=", start), "CELL",
-     "count rows whose first metric reaches this cell's, and rows below half of it"},
+     "count rows whose first metric reaches the mean of this cell, and rows below half "
+     "of this mean"},
     {"survival", 0, KG_IF("--start", survival), NULL,
-     "for cells METHOD,SETTING: print how many rows survive, and each method's last "
-     "setting before fewer than four of five do"},
+     "for cells METHOD,SETTING: print how many rows survive, and for each method the "
+     "last setting before the first at which fewer than four of five survive"},
     {"svg", 0, KG_IF("--over&--against=&--start=", svg), NULL,
-     "a plot of cells LINE,SETTING: the metric with its interval, over log of --over"},
+     "write a plot of cells LINE,SETTING: the metric with its interval over log of "
+     "--over"},
     {"json", 0, KG_IF("--survival=", json), NULL, "one JSON line for each cell"},
     {0},
 };

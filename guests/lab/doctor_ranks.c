@@ -179,14 +179,13 @@ static const struct {
     kg_status (*check)(struct kg_ranks *r, const struct link *l, struct kg_err *err);
     bool gpus; /* asked where ranks compute on these; NOTFOUND is not a failure */
 } checks[] = {
-    {"ranks alike", "all ranks have one program, and the same bits of products",
+    {"ranks alike", "all ranks have the same program and the same bits of products",
      check_alike, false},
     {"sum over ranks", "a gradient over all ranks has the bits of one process", check_sum,
      false},
     {"shared folder", "this folder is the same on all ranks", check_folder, false},
-    {"sum by nccl",
-     "a gradient that NCCL moves from GPU to GPU has the bits of one process", check_nccl,
-     true},
+    {"sum by nccl", "a gradient that NCCL moves between GPUs has the bits of one process",
+     check_nccl, true},
 };
 
 /* ---- who they are ---- */
@@ -207,7 +206,7 @@ static kg_status put_rank(struct kg_str *out, int rank, const struct who *w, boo
                              rank, w->host, w->cores, w->threads,
                              w->ok ? "holds" : "FAILS");
     return kg_str_printf(out, err,
-                         "%-6s  what is above, on rank %d (%s): %d cores online, "
+                         "%-6s  the checks above, on rank %d (%s): %d cores online, "
                          "%d threads\n",
                          w->ok ? "holds" : "FAILS", rank, w->host, w->cores, w->threads);
 }

@@ -52,7 +52,7 @@ static void all_say(struct asked a)
         assert_int_equal(ended[p], 0);
 }
 
-#define SUM "a gradient that NCCL moves from GPU to GPU has the bits of one process"
+#define SUM "a gradient that NCCL moves between GPUs has the bits of one process"
 
 static void what_joins_gpus_is_tried(void **state)
 {

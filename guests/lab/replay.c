@@ -96,7 +96,7 @@ static kg_status apply(struct kg_config *config, char *const *assignments, size_
         if (!is_set_here(assignments[i]))
             return kg_fail(err, KG_EINVAL,
                            "expected preset=NAME, train.old_logp or a key of algo, kl or "
-                           "anchor, found '%s': all else is taken from the run",
+                           "anchor, found '%s': other keys are those of the run",
                            assignments[i]);
         KG_TRY(kg_config_override(config, assignments[i], "command line", err));
     }
@@ -342,12 +342,11 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
         int64_t from = kg_json_int(kg_json_at(pair, 1), 0);
 
         if (begin <= last || begin >= (int64_t)t->n || from <= 0 || from >= begin)
-            return kg_fail(
-                err, KG_EFORMAT,
-                "%s: window %zu: expected a first token between %lld and %zu, and an "
-                "earlier one where its context starts, found %lld and %lld",
-                doc->where, i, (long long)last + 1, t->n - 1, (long long)begin,
-                (long long)from);
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: window %zu: expected a first token between %lld and %zu "
+                           "and a context that starts before it, found %lld and %lld",
+                           doc->where, i, (long long)last + 1, t->n - 1, (long long)begin,
+                           (long long)from);
         KG_TRY(kg_mem_grow(&t->windows, &t->windows_capacity, i + 1, sizeof *t->windows,
                            t->n, "windows of an episode", err));
         t->windows[t->n_windows++] = (struct kg_traj_window){(size_t)begin, (size_t)from};
@@ -496,9 +495,8 @@ static kg_status check_dump(const struct kg_run_inputs *in, struct kg_err *err)
     if (kg_begun_steps(&in->recipe) > 0)
         return kg_fail(
             err, KG_EUNSUPPORTED,
-            "rollout.max_staleness: expected completions of one version of the "
-            "weights, which a checkpoint has; found a run where they span "
-            "several");
+            "rollout.max_staleness: expected completions of one version of the weights, "
+            "found a run whose completions span several versions");
     if (kg_algo_needs(algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "the dump lacks the greedy completions that %s needs",

@@ -264,8 +264,8 @@ static double seconds = 10;
 
 const struct kg_flag kg_search_flags[] = {
     {"k1", 0, KG_IF(SCORING, bm25.k1), "X",
-     "BM25: saturation of the count of a word (default 1.2; index: stored in it; query, "
-     "serve, bench: replaces the stored value)",
+     "BM25: saturation of a word's count (default 1.2; index: the value is stored; "
+     "query, serve, bench: replaces the stored value)",
      0, 1000},
     {"b", 0, KG_IF(SCORING, bm25.b), "X",
      "BM25: strength of length normalisation (default 0.55)", 0, 1},
@@ -282,8 +282,8 @@ const struct kg_flag kg_search_flags[] = {
      "bench: the encoder of the index"},
     KG_FLAGS_IF("=index&--dense", kg_encoder_flags),
     {"vectors-from", 0, KG_IF("=index&--dense", vectors_from), "FILE",
-     "the encoder's vectors made elsewhere, one per passage in order: a flat FAISS index "
-     "or a .npy; 16 of them are recomputed and compared (default: compute all)"},
+     "read the passages' vectors, in order, from a flat FAISS index or a .npy instead of "
+     "computing them; 16 are recomputed and compared"},
     {"device", 0, KG_IF(SCORING "&--dense", kg_load.device), "DEVICE",
      "device of the encoder, and in query, serve and bench of the vectors: cpu, cuda, "
      "cuda:N, or auto (a GPU if one is usable); results are the same (default: cpu)"},

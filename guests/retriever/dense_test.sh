@@ -259,7 +259,7 @@ sed -i 's/"max_position_embeddings": 24/"max_position_embeddings": 20/' "$work/w
 pass "other dimensions than the weights have" refuses 1 "expected 20 x 8 by config.json, found 2 dimensions, 24 x 8" \
     ./kedge search index --dense "$work/wide" --max-tokens 9 "$work/corpus" "$work/db2"
 rm -r "$work/wide/1_Pooling" "$work/wide/modules.json"
-pass "no word on pooling" refuses 1 "or to be told how vectors are pooled" \
+pass "no word on pooling" refuses 1 "or --pooling mean or cls" \
     ./kedge search index --dense "$work/wide" "$work/corpus" "$work/db2"
 pass "a decoder makes no vectors" refuses 1 "model_type of an encoder" \
     ./kedge search index --dense tests/data/models/synthetic_tiny_qwen2 "$work/corpus" "$work/db2"

@@ -61,7 +61,7 @@ static kg_status take_numbers(struct kg_vectors *v, const struct bytes *b, uint6
                        " vectors of %" PRId64 " numbers, found %" PRIu64 ": it %s",
                        b->name, expected, v->rows, v->cols, b->n,
                        b->n < (uint64_t)expected ? "is cut off"
-                                                 : "has more after the last one");
+                                                 : "has more after the last vector");
     v->numbers = b->at + head;
     return KG_OK;
 }

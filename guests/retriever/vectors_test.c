@@ -171,7 +171,7 @@ static void a_cut_file_is_refused_at_every_length(void **state)
             refuses_bytes(bytes.data, n, KG_EFORMAT, "it is cut off");
         assert_int_equal(kg_str_append(&bytes, "x", 1, &err), KG_OK);
         refuses_bytes(bytes.data, bytes.len, KG_EFORMAT,
-                      "it has more after the last one");
+                      "it has more after the last vector");
     }
 }
 

@@ -35,11 +35,11 @@ static kg_status refuse_server_side(const char *name, struct kg_err *err)
 {
     if (strcmp(name, "stable_reinforce") != 0 && strcmp(name, "custom") != 0)
         return KG_OK;
-    return kg_fail(err, KG_EUNSUPPORTED,
-                   "loss_fn: %s runs on Tinker's own servers by rules that are not "
-                   "published; use another, or forward_backward_custom with a Python "
-                   "function",
-                   name);
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "loss_fn: %s runs on Tinker's own servers by rules that are not published; use "
+        "another loss, or forward_backward_custom with a Python function",
+        name);
 }
 
 static kg_status find_loss(struct loss *loss, const char *name, struct kg_err *err)
@@ -108,11 +108,10 @@ static kg_status take_settings(struct kg_algo *algo, const struct loss *loss,
         if (mine)
             continue;
         if (is_run_key(s->key))
-            return kg_fail(
-                err, KG_EUNSUPPORTED,
-                "loss_fn_config: expected keys of the loss, found %s, a key of the "
-                "training loop, which is the client's here; remove it",
-                s->key);
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "loss_fn_config: expected keys of the loss, found %s, a key "
+                           "of the training loop, which the client runs; remove it",
+                           s->key);
         if (kg_algo_set(algo, s->key, s->value, err) != KG_OK)
             return kg_err_prefix(err, "loss_fn_config");
     }

@@ -81,8 +81,8 @@ static kg_status add(int64_t *id, struct kg_tinker_job *job, struct kg_err *err)
         end = &old->next;
     if (old && old->hash != job->hash)
         return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected the request that had sequence number %lld before, "
-                       "found another request",
+                       "%s: expected the same request as before for sequence number "
+                       "%lld, found another request",
                        job->scope, (long long)job->seq);
     if (old && !may_run_again(old)) {
         *id = old->id;

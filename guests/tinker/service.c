@@ -114,8 +114,7 @@ static kg_status check_session(const struct kg_tinker_user *u, const char *id,
     if (kg_tinker_find_handle(NULL, u, id, false))
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
-                   "session_id: no session %.60s: it ended with the server that made it",
-                   id);
+                   "session_id: no session %.60s: sessions end with their server", id);
 }
 
 /* ---- answered at once ---- */

@@ -257,7 +257,7 @@ static void a_request_that_never_comes_holds_up_no_other(void **state)
     done(id[2], "grad_norm:mean");
     done(id[3], "grad_norm:mean");
     step(id[4], 1, "\"learning_rate\": 0.01");
-    done(id[4], "it came too late");
+    done(id[4], "the request came too late");
     close_server();
 }
 

@@ -43,7 +43,7 @@ kg_status kg_tinker_model_of(struct kg_tinker_model **m, const struct kg_tinker_
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "model_id: no model %s in training: it was unloaded, or the server "
-                   "started anew; load_weights makes one of a checkpoint",
+                   "was restarted; load_weights makes a model from a checkpoint",
                    job->scope);
 }
 
@@ -358,7 +358,7 @@ static kg_status path_of(char path[256], const struct kg_tinker_job *job,
     if (name && (strncmp(name, "snapshot-", 9) == 0 || strncmp(name, "seq-", 4) == 0))
         return kg_fail(err, KG_EINVAL,
                        "path: expected a name that does not begin with snapshot- or "
-                       "seq-, which are this server's, found '%.90s'",
+                       "seq-, which the server uses itself, found '%.90s'",
                        name);
     if (name && !kg_tinker_is_name(name))
         return kg_fail(err, KG_EINVAL,
@@ -404,7 +404,7 @@ static void drop_snapshot(const struct kg_tinker_job *job, int64_t number)
     if (status == KG_OK)
         status = kg_file_remove_tree(dir.text, &err);
     if (status != KG_OK)
-        kg_log_warn("an old snapshot stays: %s", err.message);
+        kg_log_warn("cannot remove an old snapshot: %s", err.message);
 }
 
 kg_status kg_tinker_save_sampler(struct kg_tinker_job *job, struct kg_err *err)
@@ -510,7 +510,7 @@ static void give_up(struct kg_tinker_model *m)
     kg_status status = kg_slab_zero(&m->state.optim->grads, &err);
     if (status == KG_OK)
         status = kg_fail(&err, KG_ECONFLICT,
-                         "%s: request %lld was never received, which comes before this: "
+                         "%s: request %lld, which precedes this one, was never received: "
                          "the gradients since the last optim_step are dropped",
                          m->id, (long long)lost);
     pthread_mutex_lock(&t->lock);
@@ -538,8 +538,8 @@ static void run_job(struct kg_tinker_job *job)
         status = kg_fail(&err, KG_ECONFLICT, "%s is in training already", job->scope);
     else if (m && job->seq > 0 && job->seq < m->next_seq)
         status = kg_fail(&err, KG_ECONFLICT,
-                         "%s: request %lld was run before, and its result is not "
-                         "kept, or it came too late",
+                         "%s: request %lld has run before and its result is no longer "
+                         "kept, or the request came too late",
                          job->scope, (long long)job->seq);
     else
         status = job->run(job, &err);

@@ -438,7 +438,7 @@ kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 
 static const struct kg_bench_row rows[] = {
     {"ceilings",
-     "multiply-adds in registers and a product beside them, fp32 and bf16; memory "
+     "multiply-adds in registers, and a product for comparison, fp32 and bf16; memory "
      "bandwidth",
      false, NULL, kg_bench_ceilings, NULL},
     {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true, NULL,
@@ -453,8 +453,8 @@ static const struct kg_bench_row rows[] = {
     {"train", "forward, backward and update at D=512 L=8, the 135M and the 0.5B shape",
      false, NULL, kg_bench_train, kg_bench_train_parts},
     {"async",
-     "steps of training an hour with completions that span versions, beside steps that "
-     "wait for the longest one; and with a tool of 200 ms",
+     "training steps per hour with completions that span versions, compared with "
+     "synchronous steps; the same with a tool of 200 ms",
      true, "lab", kg_bench_async, NULL},
     {"encode", "embedding of 64 texts of 128 tokens at the shapes of MiniLM and E5-base",
      false, "retriever", kg_bench_encode, NULL},

@@ -40,7 +40,7 @@ const struct kg_flag kg_chat_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_ignore_flags),
     {"system", 's', KG_TO(system_text), "TEXT",
-     "system message (default: that of the template)"},
+     "system message (default: the template's)"},
     {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), or a file or folder (default auto)"},
     {"date", 0, KG_TO(date), "YYYY-MM-DD",

@@ -22,8 +22,7 @@ const struct kg_flag kg_chat_template_flags[] = {
     {"model", 'm', KG_TO(model), KG_MODEL_ARG,
      "model folder, ORG/NAME of the hub's cache, or a file with a template"},
     {"chat-template", 0, KG_TO(chosen), "FILE",
-     "a file with a template, as other commands take it; --model then gives the special "
-     "tokens"},
+     "a template file; --model then gives only the special tokens"},
     {"name", 0, KG_IF("--chat-template=&--list=", name), "NAME",
      "name of the template in a folder with several (default: tool_use for lines with "
      "tools, if there is one, else `default`)"},

@@ -27,12 +27,12 @@ static int64_t warm_steps;
 
 const struct kg_flag kg_demo_flags[] = {
     {"quick", 0, KG_IF("--warm=", quick), NULL,
-     "a small budget: shows that every part works, not how well"},
+     "smaller runs, which show that every part works, not how well"},
     {"out", 'o', KG_TO(out), "DIR",
      "working folder (default runs/demo, with --quick runs/demo-quick)"},
     {"warm", 0, KG_TO(warm_steps), "STEPS",
-     "only the model before RL, after STEPS steps of SFT with these keys; print its "
-     "folder",
+     "make only the model before RL, by STEPS steps of SFT with these keys, and print "
+     "its folder",
      1, 1 << 20},
     {0},
 };

@@ -39,7 +39,7 @@ static const struct {
      "a row of a %s product keeps its bits for every number of rows and threads",
      kg_selfcheck_rows},
     {"definition of %s products",
-     "an element of a %s product has the bits that are defined for every machine",
+     "an element of a %s product has the bits that kedge defines for every machine",
      kg_selfcheck_definition},
     {"values of %s products",
      "an element of a %s product is the sum in double, up to rounding",

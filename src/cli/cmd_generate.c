@@ -59,7 +59,7 @@ const struct kg_flag kg_generate_flags[] = {
     {"no-parse-special", 0, KG_CLEARS(parse_special), NULL,
      "read special tokens in a prompt as plain text"},
     {"no-add-special", 0, KG_CLEARS(add_special), NULL,
-     "do not add what the tokenizer's post-processor adds to text (BOS)"},
+     "do not add the special tokens of the tokenizer's post-processor (BOS)"},
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences computed together (default 32)", 1,

@@ -26,8 +26,8 @@ const struct kg_flag kg_inspect_flags[] = {
     {"tensors", 0, KG_IF("--verify=&--json=", all), NULL,
      "list every tensor (--json always does)"},
     {"verify", 0, KG_TO(verify), NULL,
-     "read every file of a training checkpoint (DIR or the folder above it has "
-     "manifest.json; of a run the newest) and compare its hashes; do nothing else"},
+     "only compare all files of a training checkpoint with the hashes in its "
+     "manifest.json (in DIR or the folder above it; for a run: the newest checkpoint)"},
     {"dtype", 0, KG_IF("--verify=", kg_load.dtype), "TYPE",
      "compute dtype, for the memory needed (default: bf16)", 0, 0, "bf16|fp32"},
     {"moments", 0, KG_IF("--verify=", moments), "TYPE",

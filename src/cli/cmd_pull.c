@@ -27,8 +27,8 @@ static struct kg_flag_list include;
 const struct kg_flag kg_pull_flags[] = {
     {"data-set", 0, KG_TO(data_set), NULL, "ORG/NAME is a data set, not a model"},
     {"include", 0, KG_TO(include), "PATTERN",
-     "files whose path matches (\"*.gguf\"), instead of those that kedge reads; may be "
-     "repeated"},
+     "fetch files whose path matches (\"*.gguf\") instead of the files that kedge reads; "
+     "may be repeated"},
     {0},
 };
 

@@ -68,8 +68,8 @@ const struct kg_flag kg_serve_flags[] = {
      "with --train: file with a line NAME KEY for each user; users see only their own "
      "models; the file's owner alone may read it (docs/tinker.md)"},
     {"max-models", 0, KG_IF("--train", max_models), "N",
-     "with --train: models in training at once, of each user (default: 4 of each of "
-     "several users, else any number)",
+     "with --train: largest number of models in training per user (default: 4 if there "
+     "are several users, else no limit)",
      1, 1 << 20},
     {"chat-template", 0, KG_IF("--train=", chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)"},
@@ -113,11 +113,12 @@ const struct kg_flag kg_serve_flags[] = {
      "further host names, comma-separated, accepted by a local server without a key; *: "
      "any (default: localhost and its addresses)"},
     {"stream-interval", 0, KG_IF("--train=", piece_ms), "MS",
-     "least time between two chunks of a stream, which collect the tokens of that time "
-     "(default 50; 0: a chunk for each token)",
+     "milliseconds at least between two chunks of a stream; a chunk has all tokens since "
+     "the last one (default 50; 0: a chunk for each token)",
      0, 60000},
     {"routed-experts", 0, KG_IF("--train=", routed_experts), NULL,
-     "whole answers tell the experts that computed each token (models with experts)"},
+     "answers that are not streamed list the experts of each token (models with "
+     "experts)"},
     {"drain", 0, KG_IF("--train=", drain), "S",
      "time for open requests after SIGTERM, in seconds (default 30)", 1, 86400},
     {"seed", 0, KG_TO(seed), "S",

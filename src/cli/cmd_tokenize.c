@@ -18,7 +18,7 @@ const struct kg_flag kg_tokenize_flags[] = {
     {"no-parse-special", 0, KG_CLEARS_IF("--decode=", parse_special), NULL,
      "read special tokens in the text as plain text"},
     {"add-special", 0, KG_IF("--decode=", add_special), NULL,
-     "add what the tokenizer's post-processor adds (BOS)"},
+     "add the special tokens of the tokenizer's post-processor (BOS)"},
     {0},
 };
 

@@ -37,8 +37,9 @@ const struct kg_flag kg_train_flags[] = {
      "like --resume if run.dir has a checkpoint or a step, else start from the "
      "beginning: for jobs that a scheduler restarts"},
     {"ranks", 0, KG_IF("--keys=", ranks), "N",
-     "run as N processes of this machine, with the bits of one; needs train.lanes=N or "
-     "more, or ranks.shard=gradients; with --dry-run: print the memory of each",
+     "run as N processes on this machine, with the bits of one process; needs "
+     "train.lanes=N or more, or ranks.shard=gradients; with --dry-run: print the memory "
+     "of each process",
      1, 64},
     {"keys", 0, KG_IF("RECIPE=", list_keys), NULL,
      "print every key with its help and default as YAML"},

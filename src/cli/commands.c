@@ -17,7 +17,7 @@ const struct kg_command kg_commands[] = {
      "Makes a tokenizer and a model of a million parameters, teaches it faulty "
      "arithmetic by SFT, trains it by GRPO and by EMA-PG, and prints accuracy, KL and "
      "entropy before and after: about a minute on two fast cores. It needs neither "
-     "network nor files. What a demo in DIR finished is used again.",
+     "network nor files. Parts that an earlier demo in DIR finished are reused.",
      -1, NULL, NULL, NULL, NULL},
     {"train", "train a policy by reinforcement learning", kg_cmd_train,
      "[flags] [preset=NAME] [RECIPE] [section.key=value ...]", kg_train_flags,
@@ -31,8 +31,8 @@ const struct kg_command kg_commands[] = {
     {"sft", "supervised training: only the SFT of a recipe", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
-     "episodes (prompt and segments), conversations (messages), or text; loss on what "
-     "the model writes.",
+     "episodes (prompt and segments), conversations (messages), or text. The loss covers "
+     "only the model's text.",
      -1, NULL, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
@@ -41,9 +41,8 @@ const struct kg_command kg_commands[] = {
      "of rollout.data (preset distill-offline). One completion per prompt by default "
      "(rollout.samples).",
      -1, NULL, NULL, NULL, NULL},
-    {"replay", "loss and gradient of a dumped step under another algorithm",
-     kg_cmd_replay, "[flags] RUN STEP [preset=NAME] [section.key=value ...]",
-     kg_replay_flags,
+    {"replay", "loss and gradient of a dumped step with another algorithm", kg_cmd_replay,
+     "[flags] RUN STEP [preset=NAME] [section.key=value ...]", kg_replay_flags,
      "Takes the trajectories of RUN/rollouts and the newest checkpoint before STEP, "
      "which it names, and computes the whole step as one update: loss, norm of the "
      "gradient, its variance over groups of completions, and its cosines to the "
@@ -72,7 +71,7 @@ const struct kg_command kg_commands[] = {
      kg_eval_flags,
      "SUITE.yaml names sets of problems and how they are sampled and graded "
      "(docs/evaluate.md; suites/ has the published protocols); assignments override it, "
-     "and a flag about a set is given to all of its sets. Without a suite, --task and "
+     "and a flag for a set applies to all of its sets. Without a suite, --task and "
      "--data define a single set, val.\n\nPrints avg@n (the mean over problems of the "
      "share of right answers among n), pass@k and maj@k with their standard errors over "
      "problems. A sample depends only on the model, the seed, the set, the problem and "
@@ -181,8 +180,8 @@ const struct kg_command kg_commands[] = {
      "corpus: writes corpus.jsonl (passages on made-up works, people and places), "
      "train.jsonl and test.jsonl (questions that need two searches; the two files share "
      "no names) and tokenizer.jsonl (text for kedge new --train-tokenizer).\n\nepisodes: "
-     "plays training questions against an index of that corpus, a share of them badly, "
-     "and writes them for supervised training. --seed and --works must be the values "
+     "plays training questions against an index of that corpus, a share of them with "
+     "faults, and writes the episodes for SFT. --seed and --works must be the values "
      "used for the corpus.",
      3, NULL, NULL, NULL, "lab"},
     {"data", "inspect, check and convert a data file", kg_cmd_data,
@@ -198,7 +197,8 @@ const struct kg_command kg_commands[] = {
      kg_search_flags,
      "index: CORPUS is JSON lines (or any format of `kedge data`) of {\"id\", "
      "\"contents\"}, the first line of the contents being the title, or of {\"title\", "
-     "\"text\"}. INDEX is one file, replaced when the new one is whole. query: QUERY is "
+     "\"text\"}. INDEX is one file, replaced when the new file is complete. query: QUERY "
+     "is "
      "any text, there is no query language; without it every line of stdin is "
      "{\"query\": text}, every line of stdout {\"passages\": [{\"id\", \"contents\", "
      "\"score\"}], \"scored\", \"cut\"}. serve: Search-R1's protocol, POST /retrieve of "
@@ -222,7 +222,7 @@ const struct kg_command kg_commands[] = {
     {"show", "show an episode of a dump, coloured by source", kg_cmd_show, "[flags] FILE",
      kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
-     "as text; packed or not. Prompt, model and tool each have a colour, or tags. "
+     "as text; compressed or not. Prompt, model and tool each have a colour, or tags. "
      "Numbers are read from the dump: the sampler's log-prob, the advantage, log p/q to "
      "the anchor.",
      1, NULL, NULL, NULL, NULL},
@@ -248,7 +248,7 @@ const struct kg_command kg_commands[] = {
      "relative error that is printed counts those 1e-12 to the size. Status 1: a case "
      "failed, or none passed.",
      2, NULL, NULL, NULL, "lab"},
-    {"doctor", "check this machine: which promises hold on it", kg_cmd_doctor, "[flags]",
+    {"doctor", "check which promises hold on this machine", kg_cmd_doctor, "[flags]",
      kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
     {"bench", "benchmarks against the ceilings of this machine", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,

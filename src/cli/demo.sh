@@ -28,9 +28,9 @@ else
 fi
 common="run.seed=1 task.name=arithmetic task.level=$level+$harder rollout.max_tokens=64 data.max_prompt_tokens=64"
 if [ -d "$warm" ]; then
-    say "warm start: using $out/warm"
+    say "SFT: using $out/warm"
 else
-    say "warm start: SFT on worked solutions of which three in four have a faulty step"
+    say "SFT: worked solutions of which three in four have a faulty step"
     rm -rf "$out/warm"
     # shellcheck disable=SC2086
     kedge sft $common run.dir="$out/warm" model.path="$out/model" sft.steps="$sft_steps" sft.batch=64 sft.lr=3e-3 \

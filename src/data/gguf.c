@@ -249,8 +249,8 @@ static kg_status take_tensor(struct cursor *c, struct kg_gguf_tensor *t, uint64_
     if (found == offset)
         return KG_OK;
     return kg_fail(c->err, KG_EFORMAT,
-                   "%s: byte %llu: tensor %s: expected its data at %llu, after the one "
-                   "before it, found %llu",
+                   "%s: byte %llu: tensor %s: expected its data at %llu, after the "
+                   "previous tensor, found %llu",
                    c->where, byte_of(c) - 8, t->name, (unsigned long long)offset,
                    (unsigned long long)found);
 }

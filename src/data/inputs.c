@@ -181,7 +181,7 @@ static kg_status check_against(const struct kg_json *before, const struct kg_jso
 
     if (status == KG_OK && diff.len > 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the input files of the start of the run: %s",
+                         "%s: expected the input files that the run started with: %s",
                          manifest, diff.data);
     kg_str_release(&diff);
     return status;

@@ -296,7 +296,7 @@ static kg_status build(struct kg_parquet *file, size_t i, const char *parent,
         return add_leaf(file, i, err);
     for (size_t c = 0; c < node->n_children; c++) {
         if (next >= file->n_nodes)
-            return bad_element(file, i, "as many children as it says",
+            return bad_element(file, i, "the number of children that it declares",
                                (int64_t)node->n_children, err);
         KG_TRY(build(file, next, node->path, (const int[2]){node->rep, node->def},
                      depth + 1, err));

@@ -582,9 +582,9 @@ static const struct {
     const char *end, *about;
 } other_weights[] = {
     {".safetensors", "shards need their model.safetensors.index.json"},
-    {".bin", "of torch's files none is read: save_pretrained of transformers writes "
+    {".bin", "kedge does not read torch's files: save_pretrained of transformers writes "
              "safetensors"},
-    {".pth", "of torch's files none is read: save_pretrained of transformers writes "
+    {".pth", "kedge does not read torch's files: save_pretrained of transformers writes "
              "safetensors"},
     {".gguf", "name that file itself"},
 };

@@ -82,18 +82,18 @@ static const struct kg_opt_row set_rows[] = {
      "task external: environment variables that the grader gets, 'A,B'", true,
      KG_IF_PROGRAM("task", "rewards")},
     {"rewards", AT(said.rewards), "", 0, 0, NULL,
-     "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
-     "each; the first says what is correct",
+     "several rewards instead of the task's reward, each NAME=TASK or NAME=external "
+     "COMMAND; the first decides what is correct",
      false},
     {"reward_weights", AT(said.reward_weights), "", 0, 0, NULL,
-     "weight of each of the rewards in their sum; none: 1 each", false},
+     "weight of each reward in the sum; none: 1 each", false},
     KG_PROMPT_ROWS("", struct kg_eval_set, task_opts.prompt.),
     {"chat_template", AT(chat_name), "auto", 0, 0, NULL,
      "auto (the model's template), none, or a file, which must apply to every problem",
      false},
     {"add_special", AT(special), "auto", 0, 0, KG_SPECIAL_CHOICES,
-     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
-     "chat template rendered",
+     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to the "
+     "output of a chat template",
      false},
     {"samples", AT(samples), "1", 1, KG_EVAL_MAX_N, NULL,
      "completions per problem: n of avg@n", false},

@@ -618,7 +618,8 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
         !(has_infinity(c, gold) && has_infinity(c, answer)))
         return kg_math_conclude(c, KG_MATH_WRONG, "infinity against something else");
     if (is_constant_set(c, gold) || is_constant_set(c, answer))
-        return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
+        return kg_math_conclude(c, KG_MATH_WRONG,
+                                "a set compared with another kind of answer");
     if (g == KG_MATH_RATIO && a == KG_MATH_RATIO)
         return ratios(c, gold, answer);
     if (g == KG_MATH_RATIO || a == KG_MATH_RATIO) {
@@ -685,7 +686,7 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
     }
     if ((g == KG_MATH_TUPLE && is_segment(c, gold)) ||
         (a == KG_MATH_TUPLE && is_segment(c, answer)))
-        return kg_math_conclude(c, KG_MATH_WRONG, "an interval against a list");
+        return kg_math_conclude(c, KG_MATH_WRONG, "an interval compared with a list");
     if (g == KG_MATH_LIST && a == KG_MATH_LIST &&
         kg_math_at(c, gold)->op + kg_math_at(c, answer)->op ==
             KG_MATH_ALL + KG_MATH_ANY &&

@@ -427,9 +427,10 @@ verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer)
     verdict v = kg_math_compare_inner(c, of_gold ? number : gold,
                                       of_gold ? answer : number);
 
-    return v == KG_MATH_RIGHT ? kg_math_conclude(c, KG_MATH_UNDECIDED,
-                                                 "a class of remainders and a number")
-                              : v;
+    return v == KG_MATH_RIGHT
+               ? kg_math_conclude(c, KG_MATH_UNDECIDED,
+                                  "a congruence class compared with a number")
+               : v;
 }
 
 bool kg_math_is_class(const struct kg_math_compare *c, int node)

@@ -305,7 +305,7 @@ static verdict cell_by_cell(struct kg_math_compare *c, int gold, int answer)
     struct marks m = {.n = 0};
 
     if (!add_marks(c, &m, gold) || !add_marks(c, &m, answer))
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not worked out");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not computed");
     for (int cell = 0; cell <= 2 * m.distinct; cell++) {
         if (holds(c, &m, gold, cell) != holds(c, &m, answer, cell))
             return kg_math_conclude(c, KG_MATH_WRONG, "the sets are different");
@@ -350,7 +350,8 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
     if (g.n == 1 && a.n == 1 &&
         (kg_math_at(c, g.node[0])->kind != KG_MATH_TUPLE ||
          kg_math_at(c, a.node[0])->kind != KG_MATH_TUPLE))
-        return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
+        return kg_math_conclude(c, KG_MATH_WRONG,
+                                "a set compared with another kind of answer");
     verdict piecewise = kg_math_in_any_order(c, &g, &a);
     /* decimals may be near enough; other pieces may be the same set */
     return piecewise == KG_MATH_RIGHT || v == KG_MATH_UNDECIDED ? piecewise : v;

@@ -446,7 +446,8 @@ static enum kg_math_verdict equal(struct kg_math_decider *d, const struct questi
                        : e.undefined ? "a value is not defined"
                                      : "a part has no value that can be computed");
     if (near && near->on)
-        return because(d, KG_MATH_RIGHT, "equal to the decimals that count");
+        return because(d, KG_MATH_RIGHT,
+                       "equal to the number of decimals that is compared");
     if (tally.rational)
         return because(d, KG_MATH_RIGHT, "the values are equal");
     return prove_points(d, &e, &tally, a, b);

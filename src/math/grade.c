@@ -173,7 +173,7 @@ static struct kg_math_text text_of(const struct kg_str *s)
 /* ---- default ---- */
 
 #define SAME  "the texts are the same"
-#define NUL   "a NUL stands in the answer"
+#define NUL   "the answer has a NUL"
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 
 /* The two texts of one comparison, made plain. */
@@ -575,7 +575,8 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
  * is kedge's own, the others repeat published runs, so two modes may disagree; they
  * are in guests/lab. */
 static const struct kg_math_mode modes[] = {
-    {"default", "exact arithmetic on what the answer means", NULL, kg_math_grade_default},
+    {"default", "exact arithmetic on the value of the answer", NULL,
+     kg_math_grade_default},
     {"ema-pg", "mathd, or else equal by algebra after string normalisation",
      "EMA-PG math/rllm/rewards/math_reward.py", kg_math_grade_ema_pg},
     {"mathd", "equal strings after the normalisation of the MATH data set",

@@ -301,7 +301,7 @@ int kg_math_parse_chain(struct kg_math_parser *p)
         p->p = from;
     for (;;) {
         if (n == MAX_CHAIN)
-            return kg_math_parse_fail(p, "too long a chain of relations");
+            return kg_math_parse_fail(p, "a chain of relations that is too long");
         p->related += n > 0;
         part[n] = parse_set(p);
         p->related -= n > 0;

@@ -30,7 +30,7 @@ static kg_status check(const struct kg_model *m, const struct kg_model_opts *opt
             opts->base_dtype, m->backend->name);
     return opts->trainable && !m->lora
                ? kg_fail(err, KG_EUNSUPPORTED,
-                         "base_dtype %s: expected adapters beside frozen weights, found "
+                         "base_dtype %s: expected adapters on frozen weights, found "
                          "weights that are trained",
                          opts->base_dtype)
                : KG_OK;

@@ -38,8 +38,8 @@ static const char *const EXPECTED[N_RULES] = {
     [IS_ONE] = "1",
     [IS_NULL] = "null",
     [IS_NULL_UNQUANTISED] =
-        "null: quantised weights are not read; take the model that it was quantised "
-        "from, or widen it in transformers (model.dequantize(), then save_pretrained)",
+        "null: quantised weights are not read; use the model before quantisation, or "
+        "dequantise it in transformers (model.dequantize(), then save_pretrained)",
 };
 
 struct field {

@@ -52,7 +52,7 @@ static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
         err, KG_EDTYPE, "%s: tensor %s: expected dtype BF16, F16, F32 or F64, found %s%s",
         t->file, t->name, t->dtype,
         strchr(t->dtype, '8') || t->dtype[1] == '4'
-            ? ": quantised weights are not supported, use the model that was quantised"
+            ? ": quantised weights are not supported, use the model before quantisation"
             : "");
 }
 

@@ -179,8 +179,8 @@ static bool is_foreign(char *why, size_t why_n, const struct kg_http_server *s,
             kg_http_host_is_among(name, s->opts.allow_hosts))
             continue;
         snprintf(why, why_n,
-                 "without a key this server answers to this machine's own names, found "
-                 "%s '%.60s' (--allow-host lets others in)",
+                 "without a key this server accepts only this machine's own names, found "
+                 "%s '%.60s' (--allow-host accepts others)",
                  i == 0 ? "Host" : "Origin", name);
         return true;
     }
@@ -238,7 +238,7 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
         return false;
     }
     if (!h->chunked && h->length > s->opts.max_body_bytes) {
-        snprintf(text, sizeof text, "the body has %llu bytes, this server takes %zu",
+        snprintf(text, sizeof text, "the body has %llu bytes, this server accepts %zu",
                  (unsigned long long)h->length, s->opts.max_body_bytes);
         refuse(s, c, 413, text);
         return false;

@@ -205,8 +205,8 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.aggregate", NAMED(AGGREGATE), "token-mean", 0, 0, NULL,
      "how token losses become one number", false},
     {"algo.mask", NAMED(MASK), "none", 0, 0, NULL,
-     "mask of whole completions, or of their tokens: those too far from the sampler lose "
-     "their policy term",
+     "mask that drops the policy term of completions, or of their tokens, that are too "
+     "far from the sampler",
      false, "algo.surrogate!none"},
     {"algo.mask_delta", AT(mask_delta), "0", 0, 1e6, NULL,
      "algo.mask: divergence above which a completion is masked", false},
@@ -217,8 +217,8 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.dual_clip", AT(dual_clip), "0", 0, 1e6, NULL,
      "bound c of the dual clip for negative advantages; 0 is off", false},
     {"algo.entropy_coef", AT(entropy_coef), "0", 0, 100, NULL,
-     "entropy bonus: coefficient of the entropy, which is subtracted from the loss and "
-     "averaged like it",
+     "entropy bonus: coefficient of the entropy, which is averaged like the loss and "
+     "subtracted from it",
      false},
     {"algo.length_norm", AT(length_norm), "0", 0, 1e6, NULL,
      "constant length of seq-mean-token-sum-norm and seq-mean-token-norm; 0 is the "
@@ -271,7 +271,8 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.cov_coef", AT(cov_coef), NULL, 0, 1e9, NULL,
      "kl-cov: penalty of the selected tokens", false},
     {"algo.m2_budget", AT(m2_budget), NULL, 0, 1e6, NULL,
-     "m2po: largest mean of (log r)^2 over tokens that A pushes further", false},
+     "m2po: largest mean of (log r)^2 over tokens whose r A pushes further from 1",
+     false},
     {"algo.prefix_weight", AT(prefix_weight), NULL, 1e-3, 1, NULL,
      "cppo: weight of the divergence at the last token; 1 at the first", false},
     {"algo.prefix_budget", AT(prefix_budget), NULL, 0, 1, NULL,
@@ -279,11 +280,11 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.vespo_k_pos", AT(vespo_k_pos), NULL, 0, 10, NULL,
      "vespo: exponent of the sequence's ratio where the advantage is at least 0", false},
     {"algo.vespo_k_neg", AT(vespo_k_neg), NULL, 0, 10, NULL,
-     "vespo: the same where it is negative", false},
+     "vespo: exponent of the sequence's ratio where the advantage is negative", false},
     {"algo.vespo_lambda_pos", AT(vespo_lambda_pos), NULL, 0.01, 100, NULL,
      "vespo: decay with the sequence's ratio where the advantage is at least 0", false},
     {"algo.vespo_lambda_neg", AT(vespo_lambda_neg), NULL, 0.01, 100, NULL,
-     "vespo: the same where it is negative", false},
+     "vespo: decay with the sequence's ratio where the advantage is negative", false},
     {"algo.rpg_detach", AT(rpg_detach), NULL, 0, 0, NULL,
      "rpg: detach the regularised advantage", false, "kl.beta>0"},
     {"algo.count_eps", AT(count_eps), NULL, 0, 1e-3, NULL,
@@ -317,14 +318,15 @@ const struct kg_opt_row kg_algo_rows[] = {
      KG_NEEDS_WEIGHABLE "&kl.importance=true"},
     {"kl.clamp", AT(kl_clamp), "true", 0, 0, NULL,
      "the published clamps: log w at +-20 (K3, K3++, K5, the forward tail), the value at "
-     "+-10 (K3, K3++, RPG's); where one is active, the gradient is 0 or the tail's",
+     "+-10 (K3, K3++, RPG's); where a clamp is active, the gradient is 0 or that of the "
+     "tail",
      false, KG_NEEDS_CLAMPED},
     {"kl.after_filter", AT(kl_after_filter), "false", 0, 0, NULL,
      "leave filtered completions out of the KL too (biases it)", false,
      KG_NEEDS_KL_IN_LOSS "&rollout.dynamic=true|algo.mask_truncated=true"},
 
     {"anchor.kind", NAMED(ANCHOR), "none", 0, 0, "none|fixed|ema|iterative|copy",
-     "what the KL is measured against", false, "kl.estimator!none|eval.anchor=true"},
+     "policy that the KL refers to", false, "kl.estimator!none|eval.anchor=true"},
     {"anchor.eta", AT(anchor_eta), "0.9", 0, 1, NULL, "EMA: weight of the old anchor",
      false, "kl.estimator!none|eval.anchor=true"},
     {"anchor.period", AT(anchor_period), "10", 1, 1e9, NULL,
@@ -337,7 +339,7 @@ const struct kg_opt_row kg_algo_rows[] = {
      "0 is off",
      false},
     {"anchor.smoothing", AT(anchor_smoothing), "0.9", 0, 0.999999, NULL,
-     "weight of the old value in that moving average, per update", false,
+     "anchor.kappa: weight of the old value in the moving average, per update", false,
      "anchor.kappa>0"},
     {0},
 };

@@ -120,12 +120,12 @@ static const struct kg_mask_row rows[] = {
                "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
                "algo.mask_delta"},
      .divergence = mean_k3},
-    {.about =
-         {"off-policy",
-          "off-policy sequence masking: completions with A < 0 that the policy has moved "
-          "away from",
-          "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
-          KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
+    {.about = {"off-policy",
+               "off-policy sequence masking: completions with A < 0 from which the "
+               "policy has moved away",
+               "1[A >= 0 or mean_t log(mu/p) <= delta]",
+               "DeepSeek-AI 2025, arXiv 2512.02556", KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
      .divergence = mean_k1,
      .takes = is_wrong},
     {.about = {"off-policy-old",
@@ -137,26 +137,26 @@ static const struct kg_mask_row rows[] = {
      .takes = is_wrong},
     {.about = {"vaco",
                "tokens that A pushes further from the sampler, in completions whose "
-               "total variation from it passes the bound",
+               "total variation from the sampler passes the bound",
                "1[A (r - 1) <= 0 or mean_t |r - 1| / 2 <= delta], r = p/mu", VACO,
                KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
      .divergence = mean_tv,
      .takes = leads_away,
      .single = true},
-    {.about =
-         {"vaco-old",
-          "vaco of the old policy, bounded on the mean of |k - 1|, as in open-instruct",
-          "1[A (k - 1) <= 0 or mean_t |k - 1| <= delta], k = old/mu",
-          VACO "; open-instruct, pull request 1681", KG_SCOPE_SEQUENCE, 0,
-          "algo.mask_delta"},
+    {.about = {"vaco-old",
+               "vaco with the old policy instead of p, bound on the mean of |k - 1|, as "
+               "in open-instruct",
+               "1[A (k - 1) <= 0 or mean_t |k - 1| <= delta], k = old/mu",
+               VACO "; open-instruct, pull request 1681", KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
      .divergence = mean_gap_old,
      .takes = leads_away_old,
      .single = true,
      .of_weight = true},
     {.about = {"icepop",
                "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are "
-               "dropped, the others are weighted by it; not for gmpo, whose tokens have "
-               "no weight of their own",
+               "dropped; the weight applies to the others; not for gmpo, which has no "
+               "weight per token",
                "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
                KG_SCOPE_TOKEN, 0, NULL},
      .single = true,

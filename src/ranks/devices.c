@@ -132,8 +132,8 @@ kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
         return KG_OK;
     if (strcmp(asked, "auto") == 0)
         return kg_fail(err, KG_EINVAL,
-                       "expected cpu, cuda or cuda:N, found auto, by which each of "
-                       "the %d ranks would choose on its own",
+                       "expected cpu, cuda or cuda:N, found auto: each of the %d ranks "
+                       "would choose its own device",
                        r->n);
     if (strcmp(asked, "cuda") == 0)
         return choose(d, r, -1, err);

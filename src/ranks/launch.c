@@ -98,7 +98,7 @@ static kg_status check_joined(const struct kg_ranks_launch *l, int own,
             err, KG_EINVAL,
             "ranks: expected Slurm tasks joined by srun --mpi=pmix (Open MPI) or "
             "--mpi=pmi2 (MPICH), or srun -n 1 for a run of one process, found "
-            "SLURM_STEP_NUM_TASKS %d: each task would make the whole run",
+            "SLURM_STEP_NUM_TASKS %d: each task would repeat the whole run",
             l->n);
     if (own < 2)
         return kg_fail(

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WITHOUT "ranks.link=host does without it (docs/ranks.md)"
+#define WITHOUT "ranks.link=host needs no NCCL (docs/ranks.md)"
 
 struct kg_ranks_nccl {
     char path[PATH_MAX];

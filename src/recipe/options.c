@@ -52,7 +52,7 @@ static const struct kg_opt_row first_rows[] = {
      "(docs/formats.md)",
      false},
     {KEY(lora.rank), "0", 0, 65536, NULL,
-     "train adapters of this rank beside frozen weights; 0: all weights (docs/lora.md)",
+     "rank of adapters to train on frozen weights; 0: train all weights (docs/lora.md)",
      false},
     {KEY(lora.alpha), "16", 1e-6, 1e6, NULL,
      "the adapter's output is multiplied by alpha / rank", false, "lora.rank>0"},
@@ -71,8 +71,8 @@ static const struct kg_opt_row first_rows[] = {
      "folder of cuBLASLt; empty: searched (docs/gpu.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, BF16_ON_GPU "&device.products=auto,cublas"},
     {KEY(device.may_change), "false", 0, 0, NULL,
-     "allow --resume on another kind of device, driver or library: bits differ from "
-     "there on, and manifest.json records it",
+     "allow --resume on another kind of device, driver or library: bits differ after the "
+     "change, which manifest.json records",
      true},
 
     {KEY(init.from), "", 0, 0, NULL,
@@ -95,15 +95,15 @@ static const struct kg_opt_row first_rows[] = {
     KG_TASK_ROWS("task.", struct kg_recipe, task_opts., "task.name", "task.rewards",
                  "episode.env"),
     {"task.env", AT(task_opts.env), "", 0, 0, NULL,
-     "external grader: comma-separated names of environment variables that it gets "
-     "besides PATH, HOME, the locale and the like",
+     "external grader: comma-separated names of environment variables that it gets in "
+     "addition to PATH, HOME, the locale and a few more",
      true, KG_IF_PROGRAM("task.name", "task.rewards")},
     {KEY(task.rewards), "", 0, 0, NULL,
-     "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
-     "each; the first says what is correct",
+     "several rewards instead of the task's reward, each NAME=TASK or NAME=external "
+     "COMMAND; the first decides what is correct",
      false},
     {KEY(task.reward_weights), "", 0, 0, NULL,
-     "weight of each of task.rewards in their sum; empty: 1 each", false},
+     "weight of each of task.rewards in the sum; empty: 1 each", false},
     {"task.wrong_reward", AT(task_opts.wrong_reward), "0", -1e6, 0.999999, NULL,
      "reward of a wrong answer if a right one has 1 (published graders of mathematics: "
      "-1)",
@@ -115,16 +115,16 @@ static const struct kg_opt_row first_rows[] = {
     {"task.format_structure", AT(task_opts.format.structure), "0.2", 0, 1, NULL,
      "metric format: score of a valid format without a right answer", false, FORMAT},
     {"task.format_final", AT(task_opts.format.final), "0.1", 0, 1, NULL,
-     "metric format: score of a wrong answer in no valid format", false, FORMAT},
+     "metric format: score of a wrong answer without a valid format", false, FORMAT},
     {"task.format_retrieval", AT(task_opts.format.retrieval), "0", 0, 1, NULL,
-     "metric format: added if a gold answer was retrieved", false, FORMAT},
+     "metric format: amount that is added if a gold answer was retrieved", false, FORMAT},
 
     {KEY(data.train), "", 0, 0, NULL,
      "files of training problems, instead of generated ones: JSONL, JSON array (also "
      ".gz, .zst), Parquet; hf://ORG/NAME/FILE: in the hub's cache (docs/hub.md)",
      false},
     {KEY(data.weights), "", 0, 0, NULL,
-     "a whole number for each file of data.train, its share of the prompts; empty: all "
+     "share of the prompts for each file of data.train, as whole numbers; empty: all "
      "files are shuffled together",
      false},
     {KEY(data.val), "", 0, 0, NULL, "files of validation problems", false},
@@ -142,13 +142,14 @@ static const struct kg_opt_row first_rows[] = {
      "if it has one), none, or a file or folder, which must apply to every prompt",
      false},
     {KEY(data.max_prompt_tokens), "1024", 1, 1e6, NULL,
-     "longer prompts are handled as data.overlong says", false},
+     "largest number of tokens of a prompt; data.overlong decides about longer ones",
+     false},
     {"data.overlong", AT(data.drop_overlong), "drop", 0, 0, "error|drop",
      "prompts over data.max_prompt_tokens: drop and count them, or stop with an error",
      false},
     {KEY(data.add_special), "auto", 0, 0, KG_SPECIAL_CHOICES,
-     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
-     "chat template rendered",
+     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to the "
+     "output of a chat template",
      false},
 
     {KEY(rollout.data), "", 0, 0, NULL,
@@ -168,7 +169,8 @@ static const struct kg_opt_row first_rows[] = {
      "until there are enough",
      false},
     {"rollout.dynamic_metric", AT(rollout.dynamic_reward), "accuracy", 0, 0,
-     "accuracy|reward", "dynamic sampling: what must differ", false,
+     "accuracy|reward",
+     "dynamic sampling: value in which the completions of a prompt must differ", false,
      "rollout.dynamic=true"},
     {KEY(rollout.oversample), "1", 1, 1000, NULL,
      "dynamic sampling: prompts of a generation batch, as a multiple of rollout.prompts",
@@ -193,17 +195,18 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(rollout.lag), "0", 0, 64, NULL,
      "sample from the weights of n steps ago (known off-policyness)", false},
     {KEY(rollout.max_staleness), "0", 0, 64, NULL,
-     "largest age of a token in steps: completions are begun up to n steps early and "
-     "span the versions between (docs/training.md); 0: that of rollout.lag",
+     "largest age of a token in steps: completions begin up to n steps early and are "
+     "sampled by several versions of the weights (docs/training.md); 0: the age is "
+     "rollout.lag",
      false,
      "rollout.dynamic=false&episode.env=none,search,calculator&episode.window=0&"
      "rollout.data=&rollout.router_replay=false"},
     {KEY(rollout.tool_steps), "0", 0, 64, NULL,
-     "with max_staleness: an episode that calls its tool goes on n steps later, so that "
-     "steps do not wait for tools; 0: a step waits",
+     "with max_staleness: an episode that calls its tool continues n steps later, so "
+     "that steps do not wait for tools; 0: a step waits",
      false, "rollout.max_staleness>0&episode.env=search"},
-    {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
-     false},
+    {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32",
+     "type of product inputs in the sampler", false},
     {KEY(rollout.router_replay), "false", 0, 0, NULL,
      "route the trainer's tokens to the experts that the sampler chose", false,
      "rollout.lag>0|rollout.dtype!same|train.updates_per_step>1"},
@@ -271,12 +274,12 @@ static const struct kg_opt_row rows[] = {
      "constant|linear|cosine", "learning rate after the warm-up", false},
     {KEY(optim.warmup_steps), "0", 0, 1e9, NULL, "steps of linear warm-up", false},
     {"optim.warmup", AT(optim.stairs), "updates", 0, 0, "updates|steps",
-     "the warm-up rises with every update, or once per step, from 0 in the first, as in "
-     "verl",
+     "raise the rate with every update, or once per step from 0 in the first step, as "
+     "verl does",
      false, "optim.warmup_steps>0"},
     {"optim.evaluate", AT(optim.opts.keep_trained), "average", 0, 0, "average|trained",
-     "schedule-free: weights to validate and write: the average, or those that are "
-     "trained and sample",
+     "schedule-free: weights for validation and model/: the average, or the weights in "
+     "training",
      false, "optim.kind=schedule-free"},
     {"optim.min_lr", AT(optim.opts.min_lr), "0", 0, 10, NULL,
      "final learning rate of linear and cosine", false, "optim.schedule=linear,cosine"},
@@ -290,8 +293,8 @@ static const struct kg_opt_row rows[] = {
      true},
 
     {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0: only SFT", true},
-    {KEY(train.updates_per_step), "1", 1, 4096, NULL,
-     "optimizer updates of one step's samples", false},
+    {KEY(train.updates_per_step), "1", 1, 4096, NULL, "optimizer updates per step",
+     false},
     {KEY(train.micro_tokens), "4096", 16, 1e7, NULL, "tokens of one forward and backward",
      false},
     {KEY(train.lanes), "1", 1, KG_LANES_MAX, NULL,
@@ -324,8 +327,9 @@ static const struct kg_opt_row rows[] = {
      true, "rollout.lag>0&train.steps>0&rollout.data="},
     {KEY(ranks.shard), "optimizer", 0, 0, "none|optimizer|gradients",
      "optimizer: each rank holds and updates its shard of master weights, optimizer "
-     "state and moving anchor (same bits); gradients: of gradients too, sent by layers "
-     "for every micro-batch; none: each rank holds all, and the first writes checkpoints",
+     "state and moving anchor (same bits); gradients: also its shard of gradients, which "
+     "are sent by layers for every micro-batch; none: each rank holds everything, and "
+     "only rank 0 writes checkpoints",
      true},
     {"ranks.link", AT(ranks.nccl), "host", 0, 0, "host|nccl",
      "path of gradients and weights from GPU to GPU: through host memory, or by NVIDIA's "
@@ -390,8 +394,8 @@ static const struct kg_opt_row rows[] = {
     {KEY(log.rollouts), "true", 0, 0, NULL, "dump every trajectory of every step", true},
     {KEY(log.validation), "false", 0, 0, NULL,
      "dump every completion of every validation", true, KG_NEEDS_VALIDATION},
-    {KEY(log.tensorboard), "true", 0, 0, NULL,
-     "write TensorBoard event files beside metrics.jsonl", true},
+    {KEY(log.tensorboard), "true", 0, 0, NULL, "also write TensorBoard event files",
+     true},
     {KEY(log.watchdog_s), "300", 0, 1e9, NULL,
      "seconds without progress after which a warning names what the run waits for; 0: "
      "never",

@@ -182,8 +182,8 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/ungraded", KG_METRICS_REWARD, "not graded",
      "share of completions without a verdict: in no group's baseline, advantage 0"},
     {"rl", "reward/undecided", KG_METRICS_REWARD, "not graded",
-     "share of completions that the grader cannot read or decide: wrong, or with "
-     "`task.undecided=ungraded` without a verdict"},
+     "share of completions that the grader cannot read or decide: they count as wrong, "
+     "or with `task.undecided=ungraded` have no verdict"},
     {"rl", "reward/greedy_ungraded", KG_METRICS_REWARD, "not graded",
      "share of greedy completions that could not be graded: their prompt has no "
      "baseline"},
@@ -239,11 +239,11 @@ static const struct kg_metric_row rows[] = {
     {"rl", "policy/clip_fraction", KG_METRICS_POLICY, "clip fraction",
      "clip fraction as the method's published code counts it"},
     {"rl", "policy/clip_low", KG_METRICS_POLICY, "held by a bound",
-     "share of tokens held by the lower bound"},
+     "share of tokens clipped at the lower bound"},
     {"rl", "policy/clip_high", KG_METRICS_POLICY, "held by a bound",
-     "share of tokens held by the upper bound"},
+     "share of tokens clipped at the upper bound"},
     {"rl", "policy/clip_dual", KG_METRICS_POLICY, "held by a bound",
-     "share of tokens held by the bound of dual clip"},
+     "share of tokens clipped at the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
      "(surrogates without a clip: 0.2, or the value of the preset)"},
@@ -297,11 +297,12 @@ static const struct kg_metric_row rows[] = {
     {"rl", "episode/answered", KG_METRICS_EPISODE, "ends",
      "share of episodes that ended by an answer"},
     {"rl", "episode/cut", KG_METRICS_EPISODE, "ends",
-     "share that ended because the context was full (these are `length/truncated` too)"},
+     "share of episodes that ended because the context was full (`length/truncated` "
+     "counts them, too)"},
     {"rl", "episode/windowed", KG_METRICS_EPISODE, "ends",
      "turns sampled only from the newest `episode.window` tokens, mean per episode"},
     {"rl", "episode/observed_tokens", KG_METRICS_EPISODE, "observed",
-     "mean tokens that the tools returned; `length/` counts what the model wrote"},
+     "mean tokens that the tools returned; `length/` counts only the model's tokens"},
     {"rl", "episode/seconds_idle", KG_METRICS_EPISODE, "waiting",
      "seconds of the rollout in which every episode waited for a tool and nothing "
      "decoded"},
@@ -346,7 +347,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "region/masked_negative", KG_METRICS_REGION, "dropped",
      "share of the tokens with A < 0 that were dropped"},
     {"rl", "region/divergence_mean", KG_METRICS_REGION, "divergence",
-     "divergence that the region tests: mean over the tokens"},
+     "trust regions: mean of the tested divergence over the tokens"},
     {"rl", "region/divergence_max", KG_METRICS_REGION, "divergence",
      "largest divergence of a token"},
     {"rl", "region/divergence_below_01", KG_METRICS_REGION, "small divergence",
@@ -356,11 +357,11 @@ static const struct kg_metric_row rows[] = {
     {"rl", "region/masked_positive_p", KG_METRICS_REGION, "dropped, A > 0",
      "mean p of the dropped tokens with A > 0"},
     {"rl", "region/masked_positive_mu", KG_METRICS_REGION, "dropped, A > 0",
-     "mean of the sampler's probability of these tokens"},
+     "mean of the sampler's probability of the dropped tokens with A > 0"},
     {"rl", "region/masked_negative_p", KG_METRICS_REGION, "dropped, A < 0",
      "mean p of the dropped tokens with A < 0"},
     {"rl", "region/masked_negative_mu", KG_METRICS_REGION, "dropped, A < 0",
-     "mean of the sampler's probability of these tokens"},
+     "mean of the sampler's probability of the dropped tokens with A < 0"},
     {"rl", "region/masked_positive_ratio", KG_METRICS_REGION, "ratio of dropped",
      "mean ratio of the dropped tokens with A > 0"},
     {"rl", "region/masked_negative_ratio", KG_METRICS_REGION, "ratio of dropped",
@@ -372,13 +373,13 @@ static const struct kg_metric_row rows[] = {
     {"rl", "mask/answers", KG_METRICS_REGION, "masked completions",
      "with `algo.mask`: share of completions whose policy terms were dropped"},
     {"rl", "mask/divergence_mean", KG_METRICS_REGION, "divergence of completions",
-     "tested by `algo.mask`: divergence of the completions from the sampler, mean"},
+     "with `algo.mask`: mean of the tested divergence between completions and sampler"},
     {"rl", "mask/divergence_max", KG_METRICS_REGION, "divergence of completions",
      "largest divergence of a completion"},
     {"rl", "anchor/distance", KG_METRICS_ANCHOR, "distance",
      "Euclidean distance of policy and anchor weights"},
     {"rl", "anchor/distance_relative", KG_METRICS_ANCHOR, "relative distance",
-     "that distance divided by the norm of the policy's weights"},
+     "distance of policy and anchor weights divided by the norm of the policy's weights"},
     {"rl", "anchor/updates", KG_METRICS_ANCHOR, "updates",
      "updates of the anchor since the run began"},
     {"rl", "anchor/kl_average", KG_METRICS_ANCHOR, "moving average",
@@ -436,7 +437,8 @@ static const struct kg_metric_row rows[] = {
      "with experts, over all tokens of the updates: tokens of a layer's busiest "
      "expert divided by the mean of its experts; mean over the layers"},
     {"rl", "experts/load_worst", KG_METRICS_EXPERTS, "load of experts",
-     "this ratio in the worst layer"},
+     "tokens of the busiest expert divided by the mean of the experts, in the worst "
+     "layer"},
     {"rl", "experts/unused", KG_METRICS_EXPERTS, "unused experts",
      "share of experts without any token, over all layers"},
     {"rl", "experts/entropy", KG_METRICS_EXPERTS, "entropy of the load",
@@ -471,7 +473,7 @@ static const struct kg_metric_row rows[] = {
      "seconds in which this rank exchanges gradients, completions and weights, since the "
      "previous line"},
     {"rl", "seconds/slowest_rank", KG_METRICS_TIME, "slowest rank",
-     "the rank that waits least, for which the others wait"},
+     "the slowest rank: it waits least, because the others wait for it"},
     {"rl", "memory/resident_gb", KG_METRICS_MEMORY, "memory",
      "anonymous resident memory, GB"},
     {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory", "peak of allocated memory, GB"},
@@ -488,7 +490,7 @@ static const struct kg_metric_row rows[] = {
      "accuracy in validation",
      "share correct by `data_source`, if the validation data has several"},
     {"validation", "val/accuracy_stderr/source/NAME", KG_METRICS_SOURCE, NULL,
-     "standard error of this accuracy, over the problems of the source"},
+     "standard error of the source's accuracy, over the problems"},
     {"validation", "val/reward/source/NAME", KG_METRICS_SOURCE, "reward in validation",
      "mean reward of the source's completions"},
     {"validation", "val/length/source/NAME", KG_METRICS_SOURCE, "length in validation",
@@ -509,7 +511,8 @@ static const struct kg_metric_row rows[] = {
      "with experts, over all tokens of the updates: tokens of a layer's busiest "
      "expert divided by the mean of its experts; mean over the layers"},
     {"sft", "experts/load_worst", KG_METRICS_SFT, "load of experts",
-     "this ratio in the worst layer"},
+     "tokens of the busiest expert divided by the mean of the experts, in the worst "
+     "layer"},
     {"sft", "experts/unused", KG_METRICS_SFT, "unused experts",
      "share of experts without any token, over all layers"},
     {"sft", "experts/entropy", KG_METRICS_SFT, "entropy of the load",
@@ -576,16 +579,16 @@ bool kg_metric_stderr(char *out, size_t bytes, const char *name)
 static const char page_head[] =
     "# Metrics\n"
     "\n"
-    "`kedge report --metrics` prints this page: every number of a run's\n"
-    "`metrics.jsonl`, and of its TensorBoard events. `make docs` rewrites it from the\n"
+    "`kedge report --metrics` prints this page: it lists every number in a "
+    "run's\n`metrics.jsonl` and TensorBoard events. `make docs` rewrites it from the\n"
     "table in `src/report/metrics.c`.\n"
     "\n"
     "A line has a `phase` (`sft`, `rl` or `validation`) and a `step`. In lines of\n"
-    "phase `rl` \"tokens\" are the sampled tokens that carry a loss. Without "
-    "validation\n"
-    "data there is no validation. With `eval.anchor` its lines also have the numbers\n"
-    "of the anchor, under `val_anchor/`. A non-finite number is null. A step that was\n"
-    "skipped because of such numbers has a line with only its counters.\n";
+    "phase `rl` \"tokens\" are the sampled tokens that carry a loss. Lines of\nphase "
+    "`validation` exist only with validation data; with `eval.anchor` they also "
+    "have\nthe numbers of the anchor, under `val_anchor/`. A non-finite number is null. "
+    "The line\nof a step that was skipped because of non-finite numbers has only "
+    "counters.\n";
 
 static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
 {

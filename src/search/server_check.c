@@ -76,7 +76,8 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     struct kg_str url = {0};
 
     if (n < end || strcmp(where + n - end, retrieve) != 0) {
-        snprintf(s->why, sizeof s->why, "was not asked, its path is not %s", retrieve);
+        snprintf(s->why, sizeof s->why, "was not queried, because its path is not %s",
+                 retrieve);
         return KG_OK;
     }
     kg_status status = kg_str_printf(&url, err, "%.*s%s", (int)(n - end), where, health);

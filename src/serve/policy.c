@@ -473,8 +473,7 @@ static kg_status check_draw(const struct kg_api_request *r, const struct kg_samp
         if (is_given(r, rows[i].name) && rows[i].asked != rows[i].own) {
             fault->param = rows[i].name;
             return kg_fail(err, KG_EINVAL,
-                           "%s: expected %g, by which this run samples, or none, found "
-                           "%g",
+                           "%s: expected %g, the value of this run, or none, found %g",
                            rows[i].name, rows[i].own, rows[i].asked);
         }
     if (r->seeded)

@@ -192,7 +192,7 @@ static const struct kg_http_route routes[] = {
     {"GET", "/health", on_health, "200 while requests are accepted; needs no key"},
     {"GET", "/metrics", on_metrics, "counters and histograms for Prometheus"},
     {"GET", "/v1/models", on_models, "the served model and its adapters"},
-    {"GET", "/v1/models/", on_model, "one of these by its name"},
+    {"GET", "/v1/models/", on_model, "one model by its name"},
     {"POST", "/v1/completions", on_completions, "text or ids to text"},
     {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
     {"POST", "/inference/v1/generate", on_generate, "ids to ids, as in vLLM"},
@@ -443,8 +443,8 @@ static kg_status try_template(const struct kg_chat_template *chat, struct kg_err
 {
     if (chat == NULL || kg_chat_template_try(chat, err) == KG_OK)
         return KG_OK;
-    return kg_err_prefix(err, "--chat-template, tried on one short message (none: "
-                              "completions alone)");
+    return kg_err_prefix(
+        err, "--chat-template, tried on one short message (none: only completions)");
 }
 
 kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,

@@ -42,8 +42,8 @@ struct kg_env_opts {
                "env external: program that plays the episodes (docs/environments.md)",   \
                false, needs),                                                            \
         KG_OPT_ROW(before "url", KG_OPT_AT(S, at url), "", 0, 0, NULL,                   \
-                   "env external: in place of a program, http://HOST:PORT/PATH of a "    \
-                   "server that is sent every episode and answers with its report",      \
+                   "env external: instead of a program, http://HOST:PORT/PATH of a "     \
+                   "server that gets every episode and answers with its report",         \
                    true, needs),                                                         \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at silent_ms), "600000", 1, 8.64e7, \
                    NULL,                                                                 \
@@ -61,8 +61,8 @@ struct kg_env_opts {
                "env search: an index file, or http://HOST:PORT/retrieve", true, needs),  \
         KG_OPT_ROW(before "kind", KG_OPT_AT(S, at how.kind), "bm25", 0, 0,               \
                    "bm25|dense|hybrid",                                                  \
-                   "how an index searches: by words, by an encoder's vectors, or both; " \
-                   "how a server is expected to",                                        \
+                   "kind of search: by words, by an encoder's vectors, or both; "        \
+                   "a server must have this kind",                                       \
                    false, needs),                                                        \
         KG_OPT_ROW(before "model", KG_OPT_AT(S, at how.model), "", 0, 0, NULL,           \
                    "kind dense, hybrid: the index's encoder, a folder or ORG/NAME of "   \
@@ -94,7 +94,8 @@ struct kg_env_opts {
             before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,           \
             "observe|stop",                                                              \
             "if the retriever stays down, stop the run (training: after the last "       \
-            "complete step), or tell the model and count it (training: episode/failed)", \
+            "complete step), or tell the model of the failure (counted in "              \
+            "episode/failed)",                                                           \
             true, needs),                                                                \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
                    NULL, "timeout of one request to the retriever", true, needs),        \

@@ -73,9 +73,10 @@ static bool is_single(const struct kg_task_grader *g)
 
 static void note_single(struct kg_task_grader *g)
 {
-    kg_log_info("'%.80s': handles one batch, so it is started for each; a grader that "
-                "writes and flushes a line per input line keeps running",
-                g->command.command);
+    kg_log_info(
+        "'%.80s': handles one batch, so kedge starts it for every batch; a grader that "
+        "writes and flushes a line per input line keeps running",
+        g->command.command);
     g->to_the_end = true;
 }
 

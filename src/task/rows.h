@@ -27,7 +27,7 @@
                    "task math: mode of grading (docs/grader.md)", false,                 \
                    KG_IF_GRADES("math", name, rewards)),                                 \
         KG_OPT_ROW(before "keep_thinking", KG_OPT_AT(S, at keep_thinking), "false", 0,   \
-                   0, NULL, "task math: an answer may stand before </think>", false,     \
+                   0, NULL, "task math: also read an answer before </think>", false,     \
                    KG_IF_GRADES("math", name, rewards)),                                 \
         KG_OPT_ROW(before "exclude", KG_OPT_AT(S, at exclude), "", 0, 0, NULL,           \
                    "task math: comma-separated ids (or lines) of records to leave out; " \

@@ -15,8 +15,8 @@
 static const struct kg_task_row table[] = {
     {
         .name = "arithmetic",
-        .help = "sums of small numbers with worked steps; right when the number after "
-                "#### is",
+        .help = "sums of small numbers with worked steps; right if the number after #### "
+                "is right",
         .levels = "easy|medium|hard|long-easy|long-medium|long-hard",
         .exact_reward = true,
         .load = kg_task_arithmetic_load,

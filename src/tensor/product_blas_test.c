@@ -761,7 +761,7 @@ static void refuses(const char *folder, kg_status code, const char *says)
 {
     assert_int_equal(open_with(folder), code);
     if (!strstr(err.message, says) || strncmp(err.message, "cublas: ", 8) != 0 ||
-        !strstr(err.message, "; products=own computes without it"))
+        !strstr(err.message, "; products=own needs no cuBLASLt"))
         fail_msg("expected \"%s\" in \"%s\"", says, err.message);
 }
 

@@ -108,10 +108,11 @@ static kg_status check_rows(const struct kg_tokenizer *tok, int64_t rows, const 
         id--;
     if (id < rows)
         return KG_OK;
-    return kg_fail(err, KG_ECONFLICT,
-                   "%s: expected a tokenizer of at most the %lld ids of config.json's "
-                   "vocab_size, found the token of id %d: it is another model's",
-                   dir, (long long)rows, (int)id);
+    return kg_fail(
+        err, KG_ECONFLICT,
+        "%s: expected a tokenizer of at most the %lld ids of config.json's "
+        "vocab_size, found the token of id %d: the tokenizer belongs to another model",
+        dir, (long long)rows, (int)id);
 }
 
 /* Models have rows for more ids than their tokenizer has tokens (Qwen2: 151,936 against

@@ -317,7 +317,7 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 
     if (run->state.count.sft_step >= last)
         return KG_OK;
-    int phase = kg_phase_begin(last, "updates", "warm start");
+    int phase = kg_phase_begin(last, "updates", "SFT");
     KG_TRY(begin_sft(run, err));
     while (run->state.count.sft_step < last) {
         kg_phase_at(phase, run->state.count.sft_step);

@@ -228,7 +228,7 @@ static void every_metric_is_there_with_what_it_means(void **state)
     has("<summary>Other numbers</summary>");
     /* what never changed is a row and no plot */
     has("<th scope=\"row\">policy/clip_dual<td class=\"n\">0<td class=\"w\">share of "
-        "tokens held by the bound of dual clip");
+        "tokens clipped at the bound of dual clip");
     assert_int_equal(count("<b>policy/clip_dual</b>"), 0);
 }
 

@@ -145,8 +145,9 @@ static kg_status put(struct kg_str *out, const struct gradient *g, const struct 
                "%d, \"bytes\": %llu, \"share\": %.4g, \"part\": %.4g, \"whole\": %.4g, "
                "\"additions\": %.4g, \"share_of_both\": %.4g, \"unit\": \"s\", "
                "\"at_most\": %g, \"met\": %s}\n"
-             : "a gradient over %d ranks, each sends %llu bytes: %.3f of the time of its "
-               "bytes alone (%.3g of %.3g s), with its additions by themselves (%.3g s) "
+             : "a gradient over %d ranks, each sends %llu bytes: %.3f of the time to "
+               "send the bytes alone (%.3g of %.3g s), with its additions by themselves "
+               "(%.3g s) "
                "%.3f of both  [at most %g: %s]\n",
         g->ranks->n, (unsigned long long)g->sent, share, t->part[TURNS / 2],
         t->whole[TURNS / 2], t->added[TURNS / 2], t->both[TURNS / 2], at_most,

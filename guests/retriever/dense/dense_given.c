@@ -25,11 +25,11 @@ kg_status kg_given_open(struct kg_vectors *v, const char *path,
                        "%s: expected vectors of the encoder's %d numbers, found %lld",
                        path, (int)encoder->dim, (long long)v->cols);
     if (v->distances && !encoder->normalised)
-        return kg_fail(
-            err, KG_EUNSUPPORTED,
-            "%s: expected an index of products (IxFI), found one of L2 distances (IxF2): "
-            "the orders differ, because the encoder's vectors do not have length 1",
-            path);
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected an index of inner products (IxFI), found an index "
+                       "of L2 distances (IxF2), which ranks differently because the "
+                       "encoder's vectors do not have length 1",
+                       path);
     if (kg_dense_check_count(v->rows, err) != KG_OK)
         return kg_err_prefix(err, "%s", path);
     return KG_OK;
@@ -61,8 +61,8 @@ kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path
                            path, (long long)(first + i) + 1);
         if (encoder->normalised && fabs(length - 1) > off)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: vector %lld: expected length 1 as the encoder's (within "
-                           "%g), found %.6g",
+                           "%s: vector %lld: expected length 1 like the encoder's "
+                           "vectors (within %g), found %.6g",
                            path, (long long)(first + i) + 1, off, length);
     }
     return KG_OK;

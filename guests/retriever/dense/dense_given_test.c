@@ -296,7 +296,7 @@ static void lengths_are_free_where_the_encoder_leaves_them(void **state)
     same_index(folder.text, in_dir("vectors"));
     assert_int_equal(remove(in_dir("index")), 0);
     put_faiss(true);
-    refused(folder.text, KG_EUNSUPPORTED, "found one of L2 distances (IxF2)");
+    refused(folder.text, KG_EUNSUPPORTED, "found an index of L2 distances (IxF2)");
     put_npy(made[0], MANY, DIM);
     refused(MODEL, KG_EFORMAT, "vector 1: expected length 1 as the encoder's");
 }

@@ -119,8 +119,8 @@ static kg_status take_vector(struct kg_dense *d, int64_t at, const uint16_t *hal
     for (int32_t i = 0; i < d->dim; i++)
         if (!is_number(halves[i]))
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected vectors of numbers, found NaN or infinity in "
-                           "that of passage %lld",
+                           "%s: expected finite vectors, found NaN or infinity in the "
+                           "vector of passage %lld",
                            d->path, (long long)at + 1);
     if (d->codes.code == KG_CODE_F16) {
         kg_codes_put(&d->codes, place_of(d, at), halves);

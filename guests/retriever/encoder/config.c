@@ -15,7 +15,8 @@ enum { CONFIG_BYTES = 1 << 20, MOST = 1 << 24, MOST_LAYERS = 1 << 10 };
 
 static const struct kg_encoder_row FAMILIES[] = {
     {"bert", "bert.", "BERT: MiniLM, E5, BGE, GTE", false},
-    {"roberta", "roberta.", "RoBERTa: positions start after that of padding", true},
+    {"roberta", "roberta.", "RoBERTa: positions start after the position of padding",
+     true},
     {"xlm-roberta", "roberta.", "XLM-R: multilingual E5, BGE-M3's dense vectors", true},
 };
 
@@ -38,7 +39,7 @@ static kg_status never(const struct kg_json_doc *doc, const char *key, struct kg
     if (!kg_json_bool(kg_json_get(doc->root, key), false))
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "%s: %s: expected false of an encoder, found true", doc->where, key);
+                   "%s: %s: expected false for an encoder, found true", doc->where, key);
 }
 
 static kg_status family(const struct kg_encoder_row **row, const struct kg_json_doc *doc,

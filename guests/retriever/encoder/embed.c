@@ -247,10 +247,10 @@ static kg_status run_pack(float *out, struct kg_embedder *m, size_t first,
     for (int32_t i = 0; i < m->n_seqs; i++) {
         pool(out + (int64_t)i * D, m, &m->seqs[i]);
         if (!is_finite(out + (int64_t)i * D, D))
-            return kg_fail(err, KG_ENONFINITE,
-                           "text %zu: expected a vector of numbers from %s, found NaN or "
-                           "infinity in it",
-                           first + (size_t)i, m->e->dir);
+            return kg_fail(
+                err, KG_ENONFINITE,
+                "text %zu: expected a finite vector from %s, found NaN or infinity",
+                first + (size_t)i, m->e->dir);
     }
     m->n = m->n_seqs = 0;
     return KG_OK;

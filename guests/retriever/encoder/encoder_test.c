@@ -511,7 +511,7 @@ static void what_is_no_number_is_no_vector(void **state)
     e = open_with(dir, (struct kg_encoder_opts){0});
     must(kg_embedder_open(&m, e, &err));
     assert_int_equal(kg_embed(out, m, texts, 2, KG_TEXT_PLAIN, &err), KG_ENONFINITE);
-    assert_non_null(strstr(err.message, "expected a vector of numbers"));
+    assert_non_null(strstr(err.message, "expected a finite vector"));
     kg_embedder_close(m);
     kg_encoder_close(e);
 }

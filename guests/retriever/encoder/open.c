@@ -15,8 +15,8 @@ static kg_status check_backend(const struct kg_backend *be, struct kg_err *err)
     if (be->layernorm && be->gelu)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "encoders: expected a backend that computes them, found %s, which has "
-                   "no operation %s",
+                   "encoders: expected a backend with the operations of an encoder, "
+                   "found %s, which has no operation %s",
                    be->name, be->layernorm ? "gelu" : "layernorm");
 }
 
@@ -41,10 +41,11 @@ static kg_status find_ends(struct kg_encoder *e, struct kg_err *err)
     else
         e->ends = out.n - at - in.n;
     if (status == KG_OK && (int64_t)(out.n - in.n) >= e->settings.max_tokens)
-        status = kg_fail(err, KG_EINVAL,
-                         "%s: max_tokens: expected more than its %zu special tokens, "
-                         "found %d",
-                         e->dir, out.n - in.n, (int)e->settings.max_tokens);
+        status = kg_fail(
+            err, KG_EINVAL,
+            "%s: max_tokens: expected more than the tokenizer's %zu special tokens, "
+            "found %d",
+            e->dir, out.n - in.n, (int)e->settings.max_tokens);
 out:
     kg_ids_release(&in);
     kg_ids_release(&out);

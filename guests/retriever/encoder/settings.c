@@ -167,10 +167,10 @@ static kg_status read_pooling(struct kg_encoder_settings *s, const char *dir,
 
     KG_TRY(read_if(&doc, &there, folder.text, "config.json", err));
     if (!there && !asked)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected %.200s/config.json, or to be told how vectors are "
-                       "pooled (--pooling mean or cls), found neither",
-                       dir, own);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected %.200s/config.json, or --pooling mean or cls, found neither",
+            dir, own);
     /* what stands beside the mode holds for a mode that is asked for, too */
     KG_TRY_GOTO(out, need_flag(&doc, "include_prompt", true, err));
     status = asked ? named_pooling(s, asked, err) : take_pooling(s, &doc, err);
@@ -213,9 +213,10 @@ static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
     if (status != KG_OK)
         return status;
     if (asked > most || asked < 0)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: max_tokens: expected at most its %d positions, found %d", dir,
-                       (int)most, (int)asked);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: max_tokens: expected at most the encoder's %d positions, found %d", dir,
+            (int)most, (int)asked);
     if (asked)
         s->max_tokens = asked;
     return KG_OK;

@@ -21,7 +21,7 @@ extern "C" {
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#define WITHOUT "products=own computes without it (docs/gpu.md)"
+#define WITHOUT "products=own needs no cuBLASLt (docs/gpu.md)"
 
 enum { KINDS = 3, OFFERS = 32, ALIGNMENT = 16 };
 

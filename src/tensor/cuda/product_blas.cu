@@ -445,12 +445,11 @@ static kg_status refuse(const struct pinned *p, const char *why, struct kg_err *
 {
     static const char *const kinds[] = {"NT", "NN", "TN"};
 
-    return kg_fail(
-        err, KG_EDEVICE,
-        "cublas %s: %s product of bf16 to %s, N %lld, K %lld: %s; products=own "
-        "computes without it (docs/gpu.md)",
-        kg_blas_version(), kinds[p->kind], kg_dtype_traits(p->dtype)->name,
-        (long long)p->n, (long long)p->k, why);
+    return kg_fail(err, KG_EDEVICE,
+                   "cublas %s: %s product of bf16 to %s, N %lld, K %lld: %s; "
+                   "products=own needs no cuBLASLt (docs/gpu.md)",
+                   kg_blas_version(), kinds[p->kind], kg_dtype_traits(p->dtype)->name,
+                   (long long)p->n, (long long)p->k, why);
 }
 
 /* Plans of the same bits, by the first of them that may be the reference. */
@@ -640,7 +639,7 @@ static kg_status choose_plan(const struct kg_lt_plan **plan, int64_t *m, struct 
         KG_TRY(choose(p, *m, err));
     }
     if (p->choice[*m] == PADDED)
-        return refuse(p, "no plan gives the bits that it gave before", err);
+        return refuse(p, "no plan gives the bits of an earlier trial", err);
     *plan = &p->buckets[bucket_of(*m)].plans[p->choice[*m] - 1];
     return KG_OK;
 }

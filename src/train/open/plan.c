@@ -69,7 +69,7 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
                              "task        %s, %zu training prompts, %zu for validation\n",
                              in->task->name, n_prompts(in), in->val.n));
     KG_TRY(kg_str_printf(
-        out, err, "warm start  %lld supervised updates of %lld sequences (%zu sequences)",
+        out, err, "SFT         %lld supervised updates of %lld sequences (%zu sequences)",
         (long long)in->sft_steps, (long long)r->sft.batch, in->sft.n));
     if (in->sft.n > 0)
         KG_TRY(kg_str_printf(out, err, ", %.2f epochs at lr %g",
@@ -305,11 +305,12 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run_inputs *
         KG_TRY(kg_str_printf(
             out, err,
             "sampling    until %lld prompts differ in %s, in at most %lld generation "
-            "batches of %.0f prompts; the run above counts the %lld\n",
+            "batches of %.0f prompts; the run above counts only these %lld\n",
             (long long)prompts, r->rollout.dynamic_reward ? "reward" : "accuracy",
             (long long)r->rollout.max_refills, batch, (long long)prompts));
     if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
-        KG_TRY(kg_str_printf(out, err, "baseline    %lld greedy answers a step besides\n",
+        KG_TRY(kg_str_printf(out, err,
+                             "baseline    %lld further greedy answers per step\n",
                              (long long)prompts));
     return KG_OK;
 }
@@ -459,10 +460,11 @@ static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
     while (bytes > room && n < MOST_RANKS)
         bytes = device_bytes_of(run, ++n);
     if (bytes > room)
-        return kg_str_printf(out, err,
-                             "needed      more than sharding saves: each of %d ranks "
-                             "would take %.2f GB of its device\n",
-                             n, gb(bytes));
+        return kg_str_printf(
+            out, err,
+            "needed      more memory than sharding saves: each of %d ranks "
+            "would take %.2f GB of its device\n",
+            n, gb(bytes));
     return kg_str_printf(
         out, err,
         "needed      %d rank%s with such a device each (train.lanes=%d), "

@@ -452,7 +452,7 @@ kg_status kg_run_sft_open(struct kg_run_inputs *in, const struct kg_run_state *s
     }
     KG_TRY(load_sft(in, state, err));
     KG_TRY(count_steps(in, err));
-    log_sft(in, &in->sft, "warm start");
-    log_sft(in, &in->sft_val, "held out of it");
+    log_sft(in, &in->sft, "SFT");
+    log_sft(in, &in->sft_val, "held-out SFT data");
     return KG_OK;
 }
