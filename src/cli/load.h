@@ -110,14 +110,4 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
 kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t vocab,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* Flags and loading of an encoder, shared by commands. */
-extern struct kg_encoder_opts kg_encoder_how;
-extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. */
-
-/* Opens the encoder of a folder by the flags, on the device kg_load.device. On a GPU it
- * first logs the memory that it will take.
- * errors: those of kg_load_device and kg_encoder_open, ENOMEM */
-kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
-                         struct kg_err *err) KG_GUEST;
-
 #endif

@@ -1,6 +1,6 @@
-/* Own products, and attention, on a device whose instructions do not add alike: the one of
- * four warps is not used, and the backend says so. A process of its own, as a device is
- * tried once. */
+/* Own products and attention on a device where wgmma and mma.sync add in different ways:
+ * wgmma is not used, and the backend says so. This is a process of its own, because a
+ * process tries a device once. */
 #include "tensor/attention_testing.h"
 
 static struct kg_err err;
