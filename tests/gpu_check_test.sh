@@ -166,6 +166,7 @@ END
         [ "$(result 'decode = score, products own, without draw')" = ok ] &&
         [ "$(result 'decode = score, products own, without copies')" = FAILED ] &&
         [ "$(result 'decode = score, products own, without wgmma')" = FAILED ] &&
+        [ "$(result 'decode = score, products own, without attention')" = FAILED ] &&
         [ "$(result 'decode = score, products own, without replay,draw,copies,wgmma')" = ok ] &&
         [ -z "$(result 'decode = score, products exact, without draw')" ] && json_is_read
 }

@@ -69,9 +69,17 @@ static void both_agree(const struct problem *p, const struct kg_attn *a)
     answer_release(&four);
 }
 
+/* On a device of more multiprocessors more heads make as many pairs of tiles. */
+static void fill(struct problem *p)
+{
+    p->heads *= on_device() ? 48 : 1;
+    p->kv_heads *= on_device() ? 48 : 1;
+    problem_init(p);
+}
+
 static void check(struct problem p)
 {
-    problem_init(&p);
+    fill(&p);
     const struct kg_attn a = attn_of(&p);
 
     both_agree(&p, &a);
@@ -131,7 +139,7 @@ static void chunks_begin_anywhere(void **state)
                             .n_seqs = 1,   .lengths = {from[i] + 140}};
         struct kg_attn_seq *chunk;
 
-        problem_init(&p);
+        fill(&p);
         struct kg_attn a = attn_of(&p);
 
         chunk = buffer_of(1, sizeof *chunk);
@@ -155,7 +163,7 @@ static void blocks_lie_anywhere(void **state)
                             .hd = hd, .n_seqs = 1, .lengths = {LENGTH}};
         int32_t *table = buffer_of(BLOCKS, sizeof *table);
 
-        problem_init(&p);
+        fill(&p);
         struct kg_attn a = attn_of(&p);
         struct answer plain = attended(&p, &a, true), paged;
 
@@ -198,7 +206,7 @@ static void no_numbers_stay_with_rows_that_see_them(void **state)
                                 .hd = 64, .n_seqs = 1, .lengths = {200}};
             struct answer out;
 
-            problem_init(&p);
+            fill(&p);
             const struct kg_attn a = attn_of(&p);
 
             set(what % 2 ? p.v : p.k, at[i], 9 * i,
@@ -223,7 +231,7 @@ static void operands_of_any_place(void **state)
                         .hd = 64, .n_seqs = 1, .lengths = {150}};
 
     (void)state;
-    problem_init(&p);
+    fill(&p);
     struct kg_attn a = attn_of(&p);
     struct answer want = attended(&p, &a, true), got = answer_init(&p, p.n);
     struct kg_mat wide = matrix(KG_BF16, p.n, p.q.cols + 1);

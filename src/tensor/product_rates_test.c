@@ -1,6 +1,7 @@
 /* How fast products of bf16 are on a device, each kind at the shapes of 0.5B and 7B
- * layers: a line each, for tools/gpu-check. Elsewhere small ones run. */
-#include "tensor/matrix_testing.h"
+ * layers, and attention forward at theirs: a line each, for tools/gpu-check. Elsewhere
+ * small ones run. */
+#include "tensor/attention_testing.h"
 
 #include "base/clock.h"
 
@@ -39,8 +40,9 @@ static kg_status multiply(void *arg, struct kg_err *e)
     return KG_OK;
 }
 
-/* Of one of them, as a record: the first call chooses plans, the second records. */
-static double seconds_of(struct some *s)
+/* Of one of `times`, as a record: the first call chooses plans, the second records. */
+static double seconds_of(kg_status (*body)(void *arg, struct kg_err *err), void *arg,
+                         int times, const void *out)
 {
     static uint64_t key;
     double before = 0;
@@ -49,12 +51,11 @@ static double seconds_of(struct some *s)
     key++;
     for (int call = 0; call < 4; call++) {
         before = kg_clock_seconds();
-        if (kg_op_replay(backend(), key, multiply, s, &err) != KG_OK)
+        if (kg_op_replay(backend(), key, body, arg, &err) != KG_OK)
             fail_msg("%s", err.message);
-        assert_int_equal(kg_buf_get(backend(), &back, s->c.data, sizeof back, &err),
-                         KG_OK);
+        assert_int_equal(kg_buf_get(backend(), &back, out, sizeof back, &err), KG_OK);
     }
-    return (kg_clock_seconds() - before) / s->times;
+    return (kg_clock_seconds() - before) / times;
 }
 
 /* Of x, W and y of a layer the three products. */
@@ -68,7 +69,7 @@ static void measure(struct shape s)
         const bool nt = kind == KG_MATMUL_NT, tn = kind == KG_MATMUL_TN;
         struct some some = {matrix(KG_F32, tn ? s.n : s.rows, nt ? s.n : s.k), nt ? x : y,
                             tn ? x : w, (enum kg_matmul_kind)kind, on_device() ? 20 : 1};
-        const double seconds = seconds_of(&some);
+        const double seconds = seconds_of(multiply, &some, some.times, some.c.data);
 
         print_message("rate: %s, %lld rows, W %lld x %lld|%.4g\n", names[kind],
                       (long long)s.rows, (long long)s.n, (long long)s.k,
@@ -82,22 +83,72 @@ static void measure(struct shape s)
 
 static void products_are_timed(void **state)
 {
-    static const struct shape shapes[] = {
+    static const struct shape layers[] = {
         {8192, 896, 896},    {8192, 4864, 896},  {8192, 896, 4864},  {8192, 18944, 3584},
         {8192, 3584, 18944}, {512, 18944, 3584}, {512, 3584, 18944}, {512, 4864, 896}};
-    const size_t n = on_device() ? sizeof shapes / sizeof *shapes : 1;
+    const size_t n = on_device() ? sizeof layers / sizeof *layers : 1;
     char text[256];
 
     (void)state;
     backend()->describe(text, sizeof text);
     print_message("rates of: %s\n", text);
     for (size_t i = 0; i < n; i++)
-        measure(on_device() ? shapes[i] : (struct shape){72, 136, 40});
+        measure(on_device() ? layers[i] : (struct shape){72, 136, 40});
+}
+
+/* ---- attention ---- */
+struct forwards {
+    struct kg_attn a;
+    struct answer out;
+    int times;
+};
+
+static kg_status attend_all(void *arg, struct kg_err *e)
+{
+    const struct forwards *f = arg;
+
+    for (int i = 0; i < f->times; i++)
+        KG_TRY(kg_op_attention(backend(), f->out.o, lse_of(&f->out, &f->a), &f->a, e));
+    return KG_OK;
+}
+
+/* Of what a query and a key that it sees multiply, forward. */
+static void measure_attention(int heads, int kv_heads, int hd, int n_seqs, int length)
+{
+    struct problem p = {KG_BF16, .heads = heads, .kv_heads = kv_heads, .hd = hd,
+                        .n_seqs = n_seqs};
+
+    for (int s = 0; s < n_seqs; s++)
+        p.lengths[s] = length;
+    problem_init(&p);
+    struct forwards f = {attn_of(&p), answer_init(&p, p.n), on_device() ? 20 : 1};
+    const double pairs = (double)n_seqs * length * (length + 1) / 2;
+
+    print_message("rate: attention forward, head size %d, %d x %d tokens|%.4g\n", hd,
+                  n_seqs, length,
+                  4e-12 * pairs * heads * hd /
+                      seconds_of(attend_all, &f, f.times, f.out.o.data));
+    answer_release(&f.out);
+    problem_release(&p);
+}
+
+static void attention_is_timed(void **state)
+{
+    (void)state;
+    if (!on_device()) {
+        measure_attention(2, 1, 64, 1, 130);
+        return;
+    }
+    measure_attention(28, 4, 128, 4, 2048);
+    measure_attention(28, 4, 128, 1, 8192);
+    measure_attention(14, 2, 64, 4, 2048);
+    measure_attention(14, 2, 64, 8, 512);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_timed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_timed),
+                                       cmocka_unit_test(attention_is_timed)};
 
     setenv("KEDGE_TEST_PRODUCTS", "own", 0);
     return RUN_EMULATED(tests, NULL, NULL);
