@@ -232,7 +232,7 @@ kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
                                  const struct kg_attn *a, struct kg_err *err);
 /* kg_cuda_attention_mma by Hopper's instruction of four warps (wgmma).   returns false,
  * with nothing launched, if it is missing, for windows, softcaps and both ways, and if
- * rows of k or v are not aligned to 16 bytes */
+ * rows of q, k or v are not aligned to 16 bytes */
 bool kg_cuda_attention_wgmma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 /* Attention with the bits of kg_cuda_attention_mma: by wgmma if there are many rows and
  * kg_cuda_attention_try found the same bits, else by mma. */

@@ -161,23 +161,31 @@ template <int HD>
 static __device__ void bring_queries(struct four *f, const struct kg_mat &q,
                                      const struct turns &of)
 {
-    enum { EIGHTS = HD / 8, BOX_EIGHTS = KG_BOX / 8 };
+    enum { EIGHTS = HD / 8, BOX_EIGHTS = KG_BOX / 8, BY = KG_FOUR_WARPS / EIGHTS };
     const struct kg_cuda_tile &t = of.tile;
+    const int thread = (int)threadIdx.x % KG_FOUR_WARPS;
+    const int first = thread / EIGHTS, c = thread % EIGHTS;
+    struct kg_cuda_eight x[KG_ATTN_ROWS / BY];
 
+#pragma unroll
+    for (int i = 0; i < KG_ATTN_ROWS / BY; i++) {
+        const int r = first + i * BY, at = r < t.rows ? r : 0;
+
+        x[i] = *(const struct kg_cuda_eight *)(kg_cuda_bf16(q, kg_cuda_query(t, at)) +
+                                               kg_cuda_head(t, at) * HD + 8 * c);
+    }
     f->meet();
-    if (threadIdx.x % KG_FOUR_WARPS == 0)
+    if (thread == 0)
         *f->of = of;
-    for (int e = (int)threadIdx.x % KG_FOUR_WARPS; e < KG_ATTN_ROWS * EIGHTS;
-         e += KG_FOUR_WARPS) {
-        const int r = e / EIGHTS, c = e % EIGHTS, at = r < t.rows ? r : 0;
-        struct kg_cuda_eight x = kg_cuda_load_eight(q, kg_cuda_query(t, at),
-                                                    kg_cuda_head(t, at) * HD + 8 * c);
+#pragma unroll
+    for (int i = 0; i < KG_ATTN_ROWS / BY; i++) {
+        const int r = first + i * BY;
 
         if (r >= t.rows)
-            x = kg_cuda_eight{};
+            x[i] = kg_cuda_eight{};
         kg_write_later(f->queries + c / BOX_EIGHTS * KG_BOX_BYTES +
                            kg_box_place(r, c % BOX_EIGHTS),
-                       x.pair);
+                       x[i].pair);
     }
     f->meet();
 }
@@ -508,7 +516,8 @@ static bool launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 
 bool kg_cuda_attention_wgmma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
-    if (kg_dev_hoppers() == 0 || a->window > 0 || a->softcap > 0.0f || a->both_ways)
+    if (kg_dev_hoppers() == 0 || a->window > 0 || a->softcap > 0.0f || a->both_ways ||
+        !kg_cuda_is_aligned(a->q))
         return false;
     return (a->head_dim == 64 ? launch<64> : launch<128>)(o, lse, a);
 }
