@@ -4,12 +4,6 @@
 #include "base/folder_testing.h"
 #include "retriever/dense/dense_internal.h"
 
-static void must(kg_status status)
-{
-    if (status != KG_OK)
-        fail_msg("%s", err.message);
-}
-
 /* Threads keep scratch of the CPU's operations: memory is not counted here. */
 static int end(void **state)
 {
@@ -33,8 +27,6 @@ static void sizes_of_many_are_right(void **state)
         assert_int_equal(size.vectors_fp16, fp16);
         assert_int_equal(size.vectors_int8, (uint64_t)n * (768 + 8));
         assert_int_equal(size.lengths, (uint64_t)n * 4);
-        assert_in_range(size.file, fp16 + (uint64_t)n * 1075,
-                        (fp16 + n * 1075) / 50 * 51);
         assert_in_range(kg_codes_bytes(KG_CODE_F16, n, 768), fp16, fp16 + 16 * 768 * 2);
         assert_int_equal((uintptr_t)kg_codes_rows(&codes, n / 16 * 16, 1).data,
                          64 + n / 16 * 16 * 768 * 2);
@@ -43,31 +35,6 @@ static void sizes_of_many_are_right(void **state)
     assert_int_equal(size.vectors_fp16, 1ull << (26 + 22 + 1));
     assert_int_equal(kg_codes_bytes(KG_CODE_F16, KG_DENSE_PASSAGES_MAX, KG_DENSE_DIM_MAX),
                      1ull << (26 + 22 + 1));
-    assert_true(size.file > size.vectors_fp16);
-}
-
-static void an_encoder_takes_what_was_predicted(void **state)
-{
-    static const char *const folders[] = {"tests/data/encoder/bert",
-                                          "tests/data/encoder/xlm-roberta"};
-
-    (void)state;
-    for (size_t i = 0; i < 2; i++) {
-        struct kg_encoder_outline o;
-        struct kg_encoder_info info;
-        struct kg_encoder *e;
-        uint64_t taken;
-
-        must(kg_encoder_outline(&o, folders[i], &err));
-        must(kg_encoder_open(&e, folders[i], &(struct kg_encoder_opts){0}, &err));
-        kg_encoder_info(&info, e);
-        taken = kg_mem_current_bytes();
-        kg_encoder_close(e);
-        taken -= kg_mem_current_bytes();
-        assert_int_equal(o.dim, info.dim);
-        /* beside the weights: its tokenizer and its table of layers */
-        assert_true(o.bytes > 0 && taken > o.bytes);
-    }
 }
 
 int main(void)
@@ -75,7 +42,6 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, make_dir, end)
     const struct CMUnitTest tests[] = {
         T(sizes_of_many_are_right),
-        T(an_encoder_takes_what_was_predicted),
     };
     return cmocka_run_group_tests_name("size", tests, NULL, NULL);
 }

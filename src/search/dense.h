@@ -30,14 +30,6 @@ enum {
     KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, exhaustive search is too slow */
 };
 
-/* The size of an encoder, for plans. model: its folder, or the name of a known
- * model.   errors: ENOTFOUND (neither), those of its config.json */
-struct kg_encoder_outline {
-    int32_t dim;
-    uint64_t bytes; /* of its weights in memory */
-};
-kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
-                             struct kg_err *err) KG_GUEST;
 
 struct kg_text {
     const char *bytes; /* UTF-8 */

@@ -150,8 +150,6 @@ kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const ch
 
 /* Sizes of an index, which need not exist; for plans. */
 struct kg_search_size {
-    uint64_t file;         /* approximate: texts and words at 1,075 bytes per passage (685
-                            * of wiki-18's text), and vectors with 1 % for their pages */
     uint64_t lengths;      /* in memory: length of each passage */
     uint64_t vectors_fp16; /* in memory */
     uint64_t vectors_int8; /* in memory: codes, and two numbers per vector */

@@ -275,9 +275,7 @@ void kg_search_size(struct kg_search_size *out, int64_t passages, int32_t dim)
 {
     const uint64_t n = (uint64_t)passages, d = (uint64_t)dim;
 
-    *out = (struct kg_search_size){.file = n * 1075 +
-                                           n * d * sizeof(uint16_t) * 101 / 100,
-                                   .lengths = n * sizeof(uint32_t),
+    *out = (struct kg_search_size){.lengths = n * sizeof(uint32_t),
                                    .vectors_fp16 = n * d * sizeof(uint16_t),
                                    .vectors_int8 = dim ? n * (d + 2 * sizeof(float)) : 0};
 }

@@ -359,3 +359,15 @@ kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err)
     kg_buf_free(e->backend, j.staged);
     return status;
 }
+
+kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
+                          const struct kg_backend *be, struct kg_err *err)
+{
+    struct kg_encoder_config c;
+
+    KG_TRY(kg_encoder_config_read(&c, dir, err));
+    *out = (struct kg_encoder_memory){kg_encoder_weights_bytes(be, &c),
+                                      kg_encoder_staged_bytes(&c),
+                                      kg_encoder_pack_bytes(&c, c.rows)};
+    return KG_OK;
+}

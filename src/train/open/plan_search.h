@@ -1,5 +1,5 @@
-/* The needs of a run's retriever, for --dry-run: taken from an index file, or for a
- * server from search.kind, search.model and search.passages. */
+/* A run's retriever, for --dry-run: for an index its contents and sizes, for a server the
+ * values of search.kind, search.model and search.passages. */
 #ifndef KG_TRAIN_PLAN_SEARCH_H
 #define KG_TRAIN_PLAN_SEARCH_H
 
