@@ -319,40 +319,6 @@ static void a_hub_that_refuses_is_told_in_a_line(void **state)
     assert_int_equal(kedge("pull a/b c/d"), 2);
 }
 
-static void a_push_is_a_command_of_others(void **state)
-{
-    (void)state;
-    does("push " DIGITS " me/digits@draft");
-    assert_string_equal(kg_str_text(&out),
-                        "hf upload 'me/digits' '" DIGITS "' . --revision draft\n");
-    does("push " DIGITS " me/digits");
-    assert_string_equal(kg_str_text(&out), "hf upload 'me/digits' '" DIGITS "' .\n");
-    refuses("push tests me/digits", "expected a checkpoint");
-    assert_int_equal(
-        system("rm -rf $HF_HOME/cut && mkdir -p $HF_HOME/cut && cp -r " DIGITS
-               " $HF_HOME/cut/model && cd $HF_HOME/cut && "
-               "truncate -s -10 model/model.safetensors"),
-        0);
-    refuses("push $HF_HOME/cut/model me/digits", "model.safetensors: ");
-    /* whole by itself, and not what a run has saved */
-    does("train model.path=" DIGITS " task.name=digits data.train=" DIGITS
-         "/train.jsonl rollout.prompts=1 rollout.samples=2 rollout.max_tokens=2 "
-         "train.steps=1 run.dir=$HF_HOME/cut/run");
-    does("push $HF_HOME/cut/run/checkpoints/latest/model me/digits");
-    assert_int_equal(system("cd $HF_HOME/cut/run/checkpoints/latest && "
-                            "rm state.safetensors && cd model && printf x | dd bs=1 "
-                            "conv=notrunc status=none of=model.safetensors "
-                            "seek=$(($(stat -c %s model.safetensors) - 3))"),
-                     0);
-    refuses("push $HF_HOME/cut/run/checkpoints/latest/model/ me/digits", "damaged");
-    assert_int_equal(system("cd $HF_HOME/cut/run/checkpoints/latest && mv model final"),
-                     0);
-    refuses("push $HF_HOME/cut/run/checkpoints/latest/final me/digits",
-            "under its original name");
-    refuses("push " DIGITS " digits", "expected ORG/NAME");
-    assert_int_equal(kedge("push " DIGITS), 2);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,7 +328,6 @@ int main(void)
         cmocka_unit_test(a_run_keeps_the_commit_that_it_began_with),
         cmocka_unit_test(a_pull_that_was_stopped_goes_on),
         cmocka_unit_test(a_hub_that_refuses_is_told_in_a_line),
-        cmocka_unit_test(a_push_is_a_command_of_others),
     };
 
     return cmocka_run_group_tests_name("hub", tests, set_up, tear_down);

@@ -232,7 +232,6 @@ int kg_cmd_export(int argc, char **argv) KG_GUEST;
 int kg_cmd_merge(int argc, char **argv);
 int kg_cmd_new(int argc, char **argv);
 int kg_cmd_pull(int argc, char **argv);
-int kg_cmd_push(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_distill(int argc, char **argv);
@@ -267,7 +266,6 @@ extern const struct kg_flag kg_export_flags[] KG_GUEST;
 extern const struct kg_flag kg_merge_flags[];
 extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_pull_flags[];
-extern const struct kg_flag kg_push_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
 extern const struct kg_flag kg_replay_flags[] KG_GUEST;
 extern const struct kg_flag kg_report_flags[];

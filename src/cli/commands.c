@@ -168,11 +168,6 @@ const struct kg_command kg_commands[] = {
      "HF_ENDPOINT the hub, HF_TOKEN or the file HF_HOME/token the access token "
      "(docs/hub.md).",
      1, NULL, NULL, NULL, NULL},
-    {"push", "print the command that uploads a checkpoint to the hub", kg_cmd_push,
-     "DIR ORG/NAME[@REVISION]", kg_push_flags,
-     "Uploads nothing: checks that DIR is a checkpoint and prints the `hf upload` "
-     "command for it.",
-     2, NULL, NULL, NULL, NULL},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1, NULL, NULL, NULL, NULL},
     {"wiki", "generate a made-up world to train a search agent", kg_cmd_wiki,

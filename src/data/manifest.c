@@ -298,7 +298,7 @@ static kg_status check_file(const struct entry *e, const char *dir, struct kg_er
 }
 
 static kg_status check_files(struct kg_manifest_size *size, const struct kg_json_doc *doc,
-                             const char *dir, const char *below, struct kg_err *err)
+                             const char *dir, struct kg_err *err)
 {
     const struct kg_json *files;
     int64_t format, piece;
@@ -311,8 +311,6 @@ static kg_status check_files(struct kg_manifest_size *size, const struct kg_json
         struct entry e;
 
         KG_TRY(read_entry(&e, doc, kg_json_at(files, i), err));
-        if (strncmp(e.path, below, strlen(below)) != 0)
-            continue;
         KG_TRY(check_file(&e, dir, err));
         size->files++;
         size->bytes += (uint64_t)e.bytes;
@@ -320,8 +318,8 @@ static kg_status check_files(struct kg_manifest_size *size, const struct kg_json
     return KG_OK;
 }
 
-kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir,
-                                  const char *below, struct kg_err *err)
+kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
+                            struct kg_err *err)
 {
     struct kg_manifest_size own;
     struct kg_json_doc doc = {0};
@@ -339,15 +337,9 @@ kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir
         goto out;
     }
     KG_TRY_GOTO(out, kg_json_read(&doc, path.text, max_manifest_bytes, err));
-    status = check_files(size, &doc, dir, below, err);
+    status = check_files(size, &doc, dir, err);
 out:
     kg_json_release(&doc);
     kg_phase_end(phase);
     return status;
-}
-
-kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
-                            struct kg_err *err)
-{
-    return kg_manifest_check_below(size, dir, "", err);
 }

@@ -49,8 +49,4 @@ struct kg_manifest_size {
  * manifest is damaged), EIO, ENOMEM */
 kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
-/* kg_manifest_check for the files whose path begins with `below`: "model/". */
-kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir,
-                                  const char *below, struct kg_err *err) KG_MUST_CHECK;
-
 #endif

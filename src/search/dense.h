@@ -30,7 +30,6 @@ enum {
     KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, exhaustive search is too slow */
 };
 
-
 struct kg_text {
     const char *bytes; /* UTF-8 */
     size_t n;
