@@ -95,7 +95,7 @@ static const struct {
     [ROWS] = {"rows moved", "predicted", 1, 0.5, 0},
     [ATTENTION] = {"attention", "predicted", 1, 0.5, 0.26},
     [ATTENTION_WGMMA] = {"attention, wgmma", "predicted", 1, 0.5, 0},
-    [ATTENTION_BWD] = {"attention, backward", "predicted", 3, 0.5, 0.14},
+    [ATTENTION_BWD] = {"attention, backward", "predicted", 3, 0.5, 0.2},
     [HEAD] = {"head", "measured", 6, 0.8, 0.4},
     [HEAD_BWD] = {"head, backward", "measured", 8, 0.8, 0.45},
     [DRAW] = {"drawing", "predicted", 3, 0.1, 0},
