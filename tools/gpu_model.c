@@ -387,8 +387,12 @@ static kg_status feed(int32_t *tokens, struct kg_ivec from, const struct kg_draw
 static kg_status adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err)
 {
-    (void)g, (void)a, (void)err;
-    moved(ADAMW, 12.0 * (double)w.n + 2 * bytes_of(m) + 2 * bytes_of(v), 0);
+    double rounded = 0;
+
+    (void)g, (void)err;
+    for (int32_t i = 0; i < a->n_rounded; i++)
+        rounded += 2.0 * (double)a->rounded[i].n;
+    moved(ADAMW, 12.0 * (double)w.n + 2 * bytes_of(m) + 2 * bytes_of(v) + rounded, 0);
     return KG_OK;
 }
 static kg_status sum_squares(double *out, struct kg_vec x, struct kg_vec minus,

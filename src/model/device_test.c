@@ -6,6 +6,8 @@
  */
 #include "model/model_testing.h"
 
+#include "model/optim.h"
+
 #include "emu/emu.h"
 
 #include <stdlib.h>
@@ -188,6 +190,78 @@ static void a_row_has_its_bits_however_it_is_computed(void **state)
             check_rows(dir);
 }
 
+/* ---- updates ---- */
+/* What all products read; owned. */
+static unsigned char *read_compute(const struct kg_model *m)
+{
+    unsigned char *all = test_alloc((size_t)m->n_elements, sizeof(float)), *to = all;
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
+        const struct kg_mat w = m->params[i].compute;
+        const size_t bytes = (size_t)(w.rows * w.cols) * kg_dtype_traits(w.dtype)->bytes;
+        NEED(kg_buf_get(m->backend, to, w.data, bytes, err));
+        to += bytes;
+    }
+    return all;
+}
+
+/* An update rounds the weights itself, by a launch for 48 runs of neighbours; no bit is
+ * another than by a refresh. */
+static void check_update(const char *kind, bool decay_all, enum kg_dtype moments)
+{
+    const struct kg_model_opts own = {
+        .backend = backend(), .ct = KG_BF16, .trainable = true};
+    struct kg_optim_opts opts = {.lr = 0.1,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.99,
+                                 .eps = 1e-8,
+                                 .weight_decay = 0.1,
+                                 .decay_all = decay_all,
+                                 .moments = moments};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    struct kg_optim *o = NULL;
+    double norm, lr;
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen2", err));
+    c.layers = 20; /* more runs than a launch takes */
+    NEED(kg_model_create(&m, &c, &own, 5, err));
+    NEED(kg_optim_find(&opts.row, kind, err));
+    NEED(kg_optim_create(&o, m, &opts, err));
+    float *grads = test_alloc((size_t)m->n_elements, sizeof *grads);
+    for (int64_t i = 0; i < m->n_elements; i++)
+        grads[i] = (float)(i * 7 % 1009 - 504);
+    NEED(kg_slab_write(&o->grads, 0, grads, m->n_elements, err));
+    unsigned char *before = read_compute(m);
+    const int64_t launched = kg_emu_lose(-1);
+    NEED(kg_optim_update(o, m, &norm, &lr, err));
+    const int64_t all = kg_emu_lose(-1) - launched;
+    /* of a layer q, k, v, and o with the other half; before the first q the embedding */
+    const int64_t runs = 4 * c.layers, want = (runs + 47) / 48 + 1 /* of the norm */;
+    if (decay_all && all != want)
+        fail_msg("expected %lld launches of an update, found %lld", (long long)want,
+                 (long long)all);
+    unsigned char *updated = read_compute(m);
+    NEED(kg_model_refresh(m, err));
+    unsigned char *refreshed = read_compute(m);
+    const size_t bytes = (size_t)m->n_elements * sizeof(float);
+    assert_memory_equal(updated, refreshed, bytes);
+    assert_true(memcmp(updated, before, bytes) != 0);
+    kg_mem_free(before);
+    kg_mem_free(updated);
+    kg_mem_free(refreshed);
+    kg_mem_free(grads);
+    kg_optim_free(o);
+    kg_model_free(m);
+}
+
+static void an_update_leaves_what_products_read(void **state)
+{
+    (void)state;
+    backend_name = "emu";
+    check_update("adamw", true, KG_F32);
+    check_update("adamw", false, KG_BF16);
+    check_update("schedule-free", true, KG_BF16);
+}
+
 /* ---- launches ---- */
 /* A kernel of one token takes a few microseconds, so their number is what a step costs.
  * Of a layer: two norms; q, k and v; what remains of them; attention; its product; gate
@@ -232,6 +306,7 @@ int main(void)
         cmocka_unit_test(log_probs_and_gradients_have_the_bits_of_the_cpu),
         cmocka_unit_test(checkpoints_of_other_sizes_have_them_too),
         cmocka_unit_test(a_row_has_its_bits_however_it_is_computed),
+        cmocka_unit_test(an_update_leaves_what_products_read),
         cmocka_unit_test(a_layer_of_a_decode_step_is_nine_launches),
     };
 

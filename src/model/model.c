@@ -631,7 +631,7 @@ static kg_status refresh_with_piece(struct kg_model *m, struct kg_err *err)
     return status;
 }
 
-kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
+kg_status kg_model_refresh_but(struct kg_model *m, bool rounded, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
     if (!m->master.data)
@@ -646,11 +646,17 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
         if (!p->is_product && priv->vectors)
             KG_TRY(kg_model_put_vector(m, p, m->backend, p->master, err));
         /* layers that are made as they come */
-        if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0))
+        if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0) ||
+            (rounded && kg_param_is_rounded(m, p)))
             continue;
         KG_TRY(kg_op_cast(m->backend, p->compute, master_of(p), err));
     }
     return KG_OK;
+}
+
+kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
+{
+    return kg_model_refresh_but(m, false, err);
 }
 
 /* Elements on their way between host and backend. */

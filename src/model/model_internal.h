@@ -155,6 +155,17 @@ kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err) KG_MUST
 /* Allocates all memory of a model without adapters; sets compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
+/* Whether an update itself writes what products read of p (kg_adamw.rounded): bf16 in
+ * rows, on the device of the master weights. */
+static inline bool kg_param_is_rounded(const struct kg_model *m, const struct kg_param *p)
+{
+    return p->is_product && m->ct == KG_BF16 && m->backend->weights == KG_ROWS &&
+           !m->ranks && m->on_host == KG_HOST_NONE;
+}
+/* kg_model_refresh; rounded: except what updates write */
+kg_status kg_model_refresh_but(struct kg_model *m, bool rounded,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* Stores those of elements [first, first+n) of the master slab that are in this rank's
  * cut. */
 kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *values,

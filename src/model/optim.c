@@ -7,7 +7,7 @@
  * is one call over the whole length. With decay of matrices only, it is one call for each
  * run of parameters with the same decay. The gaps between tensors hold zeros, which every
  * operation here keeps zero. Between updates the gradients are free: the weights that are
- * evaluated wait there.
+ * evaluated wait there. On a device the update also writes what products read.
  *
  * Of a model that is cut among ranks state is of the same cut, and each updates its own:
  * elements are told by their place in the layout, and slabs of a cut begin at its first.
@@ -101,6 +101,9 @@ static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
 {
     const struct kg_cut whole = {0, m->n_elements};
     const struct kg_cut there = o->opts.cut_grads ? m->cut : whole;
+    o->rounded = kg_mem_calloc(m->n_params, sizeof *o->rounded, "runs of weights", err);
+    if (!o->rounded)
+        return KG_ENOMEM;
     KG_TRY(kg_slab_init(&o->grads, m->backend, there.n, "gradients", err));
     o->grads_first = there.first;
     if (m->master.backend != m->backend)
@@ -142,6 +145,7 @@ void kg_optim_free(struct kg_optim *o)
     if (!o)
         return;
     kg_mem_free(o->room);
+    kg_mem_free(o->rounded);
     kg_slab_release(&o->grads);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         kg_slab_release(&o->state[i]);
@@ -184,6 +188,38 @@ static struct kg_slab grads_of_cut(const struct kg_optim *o, const struct kg_mod
     return kg_slab_view(&o->grads, cut);
 }
 
+/* o->rounded <- runs of matrices that follow each other in the slabs and for products */
+static void find_rounded(struct kg_optim *o, const struct kg_model *m)
+{
+    o->n_rounded = 0;
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        struct kg_rounded *to = o->rounded + o->n_rounded, *last = to - 1;
+        if (!kg_param_is_rounded(m, p))
+            continue;
+        if (o->n_rounded > 0 && last->first + last->n == p->offset &&
+            last->to + last->n == (uint16_t *)p->compute.data) {
+            last->n += kg_param_count(p);
+            continue;
+        }
+        *to = (struct kg_rounded){p->offset, kg_param_count(p), p->compute.data};
+        o->n_rounded++;
+    }
+}
+
+/* What an update of n elements from a->first on stores rounded: runs of matrices, which
+ * it has whole or not at all. */
+static void choose_rounded(struct kg_adamw *a, const struct kg_optim *o, int64_t n)
+{
+    int32_t i = 0, end;
+    while (i < o->n_rounded && o->rounded[i].first < a->first)
+        i++;
+    for (end = i; end < o->n_rounded && o->rounded[end].first < a->first + n;)
+        end++;
+    a->rounded = o->rounded + i;
+    a->n_rounded = end - i;
+}
+
 /* g: gradients from element `first` on, of this cut, where the weights are */
 static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t first,
                              struct kg_vec g, struct kg_adamw a, struct kg_err *err)
@@ -194,6 +230,7 @@ static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t fir
     const struct kg_mat v = kg_slab_row(&o->state[1], at, g.n);
 
     a.first = first;
+    choose_rounded(&a, o, g.n);
     if (o->opts.row == &rows[SCHEDULE_FREE])
         return kg_op_schedule_free(be, w, kg_slab_part(&o->state[0], at, g.n), v, g, &a,
                                    err);
@@ -278,13 +315,14 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
         .average = (float)average_weight(o, *lr),
         .rounding = opts->rounding,
     };
+    find_rounded(o, m);
     if (opts->decay_all || opts->weight_decay == 0.0)
         KG_TRY(update_run(o, m, 0, m->n_elements, a, err));
     else
         KG_TRY(update_by_kind(o, m, &a, err));
     o->step++;
     o->weight_sum += square(*lr);
-    return kg_model_refresh(m, err);
+    return kg_model_refresh_but(m, true, err);
 }
 
 /* ---- what is evaluated and written ---- */

@@ -80,6 +80,9 @@ struct kg_optim {
     /* (KG_SLAB_RUN) owned: gradients being copied to host weights; NULL if both share
      * memory */
     float *room;
+    /* (n_rounded) owned, with room for all parameters: what an update stores rounded */
+    struct kg_rounded *rounded;
+    int32_t n_rounded;
     int64_t step; /* number of updates */
     /* updates of the earlier run that `state` comes from: counted by Adam's bias
      * correction, not by the schedule */

@@ -376,6 +376,13 @@ struct kg_groups {
 };
 
 /* ---- optimizer ---- */
+/* Weights that an update also stores rounded to bf16, as kg_op_cast rounds them:
+ * to[i] = w of element first + i, counted as kg_adamw.first is. */
+struct kg_rounded {
+    int64_t first;
+    int64_t n;
+    uint16_t *to; /* (n) */
+};
 struct kg_adamw {
     float lr;
     float beta1;
@@ -389,6 +396,8 @@ struct kg_adamw {
     /* only with moments in bf16: */
     struct kg_rng_key rounding;
     int64_t first; /* element 0's index in the whole: a multiple of KG_DRAW_LANES */
+    const struct kg_rounded *rounded; /* (n_rounded) ascending, within the operands */
+    int32_t n_rounded;
 };
 
 /* Moments in bf16 are read as fp32, computed in fp32, and rounded stochastically when

@@ -868,15 +868,27 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 }
 
 /* ---- optimizer ---- */
-static kg_status check_update(const char *op, const struct kg_adamw *a,
+static kg_status check_update(const char *op, const struct kg_adamw *a, int64_t n,
                               struct kg_err *err)
 {
+    int64_t from = a->first;
+
     if (a->step < 1)
         return kg_fail(err, KG_EINVAL, "%s: step %lld, expected 1 or more", op,
                        (long long)a->step);
     if (a->first < 0 || a->first % KG_DRAW_LANES != 0)
         return kg_fail(err, KG_EINVAL, "%s: first %lld, expected a multiple of %d", op,
                        (long long)a->first, KG_DRAW_LANES);
+    for (int32_t i = 0; i < a->n_rounded; i++) {
+        const struct kg_rounded *r = &a->rounded[i];
+        if (r->first < from || r->n < 1 || r->n > a->first + n - r->first)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: run %d of rounded weights: expected 1 or more elements "
+                           "of %lld to %lld, found %lld from %lld on",
+                           op, i, (long long)from, (long long)(a->first + n - 1),
+                           (long long)r->n, (long long)r->first);
+        from = r->first + r->n;
+    }
     return KG_OK;
 }
 
@@ -885,7 +897,7 @@ kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_ma
                       struct kg_err *err)
 {
     const char *op = "adamw";
-    KG_TRY(check_update(op, a, err));
+    KG_TRY(check_update(op, a, w.n, err));
     KG_TRY(check_vec(op, "w", w, w.n, err));
     KG_TRY(check(op, "m", m, 1, w.n, CT, err));
     KG_TRY(check(op, "v", v, 1, w.n, CT, err));
@@ -898,7 +910,7 @@ kg_status kg_op_schedule_free(const struct kg_backend *be, struct kg_vec y,
                               const struct kg_adamw *a, struct kg_err *err)
 {
     const char *op = "schedule_free";
-    KG_TRY(check_update(op, a, err));
+    KG_TRY(check_update(op, a, y.n, err));
     if (!(a->average >= 0.0f && a->average <= 1.0f))
         return kg_fail(err, KG_EINVAL, "%s: average %g, expected 0..1", op,
                        (double)a->average);

@@ -289,6 +289,62 @@ static void draws_do_not_depend_on_cuts_or_threads(void **state)
     bf16_case_free(&c);
 }
 
+/* ---- what else is stored of the new weights ---- */
+enum { WAYS = 160 /* runs: more than a launch takes */, WAY = 512 /* elements apart */ };
+
+static void updates_store_runs_rounded(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        const bool drawn = kind % 2;
+        struct kg_rounded runs[WAYS];
+        struct kg_adamw a = with_draws;
+        struct bf16_case c = bf16_case_new();
+        uint16_t *to = buffer_of(PARAMETERS, sizeof *to);
+        const struct kg_mat m = drawn ? bf16(c.m16) : row(c.m);
+        const struct kg_mat v = drawn ? bf16(c.v16) : row(c.v);
+        memset(to, 0xee, PARAMETERS * sizeof *to);
+        for (int i = 0; i < WAYS; i++)
+            runs[i] = (struct kg_rounded){a.first + i * WAY + 32 * (i % 3),
+                                          1 + 31 * (i % 13), to + i * WAY + 32 * (i % 3)};
+        c.g[3 * WAY] = NAN;
+        a.rounded = runs;
+        a.n_rounded = WAYS;
+        const kg_status status = kind < 2
+                                     ? kg_op_adamw(backend(), all(c.w), m, v, all(c.g),
+                                                   &a, &err)
+                                     : kg_op_schedule_free(backend(), all(c.w), all(c.z),
+                                                           v, all(c.g), &a, &err);
+        if (status != KG_OK)
+            fail_msg("%s", err.message);
+        for (int i = 0; i < PARAMETERS; i++) {
+            const int run = i / WAY < WAYS ? i / WAY : WAYS - 1;
+            const int64_t at = a.first + i - runs[run].first;
+            const bool within = at >= 0 && at < runs[run].n;
+            assert_int_equal(to[i], within ? kg_f32_to_bf16(c.w[i]) : 0xeeee);
+        }
+        buffer_free(to);
+        bf16_case_free(&c);
+    }
+}
+
+static void runs_beyond_the_weights_are_refused(void **state)
+{
+    float *w = array_new(PARAMETERS);
+    uint16_t to[5];
+    const struct kg_rounded run = {PARAMETERS - 4, 5, to};
+    const struct kg_adamw a = {.step = 1, .rounded = &run, .n_rounded = 1};
+
+    (void)state;
+    assert_int_equal(kg_op_adamw(backend(), all(w), row(w), row(w), all(w), &a, &err),
+                     KG_EINVAL);
+    if (!strstr(err.message,
+                "adamw: run 0 of rounded weights: expected 1 or more elements "
+                "of 0 to 100002, found 5 from 99999 on"))
+        fail_msg("%s", err.message);
+    buffer_free(w);
+}
+
 /* Without memory of the past (both betas 0) m is the gradient g and v its square, drawn
  * anew in each update. With g = 1 + 2^-9, m is a quarter of the way from 1 to the next
  * bf16 and v, 1 + 2^-8 + 2^-18, a bit above half: over U updates of P elements the shares
@@ -410,6 +466,8 @@ int main(void)
         cmocka_unit_test(schedule_free_follows_its_three_sequences),
         cmocka_unit_test(updates_have_the_same_bits_everywhere),
         cmocka_unit_test(moments_in_bf16_are_rounded_as_defined),
+        cmocka_unit_test(updates_store_runs_rounded),
+        cmocka_unit_test(runs_beyond_the_weights_are_refused),
         cmocka_unit_test(draws_do_not_depend_on_cuts_or_threads),
         cmocka_unit_test(the_mean_of_the_draws_is_the_value),
         cmocka_unit_test(ema_keeps_copies_and_averages),
@@ -419,6 +477,7 @@ int main(void)
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(updates_have_the_same_bits_everywhere),
         cmocka_unit_test(moments_in_bf16_are_rounded_as_defined),
+        cmocka_unit_test(updates_store_runs_rounded),
         cmocka_unit_test(ema_keeps_copies_and_averages),
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
     };

@@ -266,13 +266,15 @@ static kg_status far_head_bwd(const struct kg_head_grad *g, const struct kg_head
 static kg_status far_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                            struct kg_vec g, const struct kg_adamw *a, struct kg_err *err)
 {
-    LENDING(adamw(w, m, v, g, a, err), w.data, m.data, v.data, g.data);
+    LENDING(adamw(w, m, v, g, a, err), w.data, m.data, v.data, g.data,
+            a->n_rounded > 0 ? a->rounded->to : NULL);
 }
 static kg_status far_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                    struct kg_vec g, const struct kg_adamw *a,
                                    struct kg_err *err)
 {
-    LENDING(schedule_free(y, z, v, g, a, err), y.data, z.data, v.data, g.data);
+    LENDING(schedule_free(y, z, v, g, a, err), y.data, z.data, v.data, g.data,
+            a->n_rounded > 0 ? a->rounded->to : NULL);
 }
 static kg_status far_schedule_free_average(struct kg_vec x, struct kg_vec y,
                                            struct kg_vec z, float beta1,

@@ -118,10 +118,20 @@ static void adamw_lanes(const struct adamw *k, float *w, const struct kg_mat *m,
     store_moment(v, i, v1, d, 16, n);
 }
 
+/* What else is stored of the new weights. */
+static kg_status round_runs(struct kg_vec w, const struct kg_adamw *a, struct kg_err *err)
+{
+    for (int32_t i = 0; i < a->n_rounded; i++) {
+        const struct kg_rounded *r = &a->rounded[i];
+        KG_TRY(kg_cpu_cast(kg_mat(r->to, KG_BF16, 1, r->n),
+                           kg_mat(w.data + (r->first - a->first), KG_F32, 1, r->n), err));
+    }
+    return KG_OK;
+}
+
 kg_status kg_cpu_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err)
 {
-    (void)err;
     struct adamw k = adamw_constants(a);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(w.n))
     for (int64_t first = 0; first < w.n; first += PIECE) {
@@ -129,7 +139,7 @@ kg_status kg_cpu_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct
         for (int64_t i = first, end = piece_end(first, w.n); i < end; i += KG_LANES)
             adamw_lanes(&k, w.data, &m, &v, g.data, i, &d, kg_cpu_lanes(end - i));
     }
-    return KG_OK;
+    return round_runs(w, a, err);
 }
 
 /* ---- schedule-free AdamW ---- */
@@ -187,7 +197,6 @@ kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v
                                struct kg_vec g, const struct kg_adamw *a,
                                struct kg_err *err)
 {
-    (void)err;
     struct schedule_free k = schedule_free_constants(a);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
     for (int64_t first = 0; first < y.n; first += PIECE) {
@@ -196,7 +205,7 @@ kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v
             schedule_free_lanes(&k, y.data, z.data, &v, g.data, i, &d,
                                 kg_cpu_lanes(end - i));
     }
-    return KG_OK;
+    return round_runs(y, a, err);
 }
 
 /* x = (y - (1 - b1) z) / b1 = y + (1/b1 - 1) (y - z): y itself where y = z */

@@ -1,9 +1,9 @@
 /* The optimizer's passes over all parameters: AdamW, schedule-free AdamW, the moving
  * average, a sum of squares.
  *
- * A thread has an element and does what a lane of cpu/optim.c does, which explains it.
- * The sum of squares has the CPU's pieces and eight lanes for each; the host adds the
- * pieces in order.
+ * A thread has an element and does what a lane of cpu/optim.c does, which explains it;
+ * where moments are bf16, four that draw from one block. The sum of squares has the CPU's
+ * pieces and eight lanes for each; the host adds the pieces in order.
  */
 extern "C" {
 #include "base/mem.h"
@@ -32,25 +32,18 @@ static struct draws draws_of(const struct kg_adamw *a)
     return d;
 }
 
-/* The word of element i, where a moment is bf16. */
-static __device__ uint32_t draw(struct draws d, int64_t i)
+/* words[j] is that of element e + j KG_DRAW_LANES, where e begins a group's lane. */
+static __device__ void draw(uint32_t words[4], const struct draws &d, int64_t e)
 {
-    const int64_t at = d.first + i;
-    const int64_t block = at / KG_DRAW_GROUP * KG_DRAW_LANES + at % KG_DRAW_LANES;
-    uint32_t x[4] = {d.counter[0], d.counter[1], (uint32_t)block,
-                     (uint32_t)(block >> 32)};
+    const int64_t block = e / KG_DRAW_GROUP * KG_DRAW_LANES + e % KG_DRAW_LANES;
 
+    words[0] = d.counter[0];
+    words[1] = d.counter[1];
+    words[2] = (uint32_t)block;
+    words[3] = (uint32_t)(block >> 32);
     for (uint32_t round = 0; round < KG_RNG_ROUNDS; round++)
-        kg_rng_round(&x[0], &x[1], &x[2], &x[3], round, d.key[0], d.key[1]);
-    switch (at / KG_DRAW_LANES % 4) {
-    case 0:
-        return x[0];
-    case 1:
-        return x[1];
-    case 2:
-        return x[2];
-    }
-    return x[3];
+        kg_rng_round(&words[0], &words[1], &words[2], &words[3], round, d.key[0],
+                     d.key[1]);
 }
 
 static __device__ void store_moment(struct kg_mat m, int64_t i, float x, uint32_t bits)
@@ -64,6 +57,124 @@ static __device__ void store_moment(struct kg_mat m, int64_t i, float x, uint32_
         kg_cuda_bf16(m, 0)[i] = (uint16_t)((is_nan ? u | 0x400000u : u + bits) >> 16);
 }
 
+/* ---- a pass over all elements ---- */
+/* Of one element: AdamW's w, m and v; of schedule-free AdamW y, z and v. */
+struct held {
+    float w, m, v;
+};
+struct operands {
+    float *w;
+    struct kg_mat m, v;
+    const float *g;
+};
+
+enum { RUNS = 48 /* that a launch takes by value */ };
+/* What a launch has: elements [begin, end), and what of them is stored rounded too. */
+struct span {
+    int64_t begin, end;
+    int32_t n;
+    struct kg_rounded run[RUNS];
+};
+
+/* NULL: e is in no run. A warp's elements are neighbours, so they mostly take one way. */
+static __device__ uint16_t *rounded_at(const struct span &s, int64_t e)
+{
+    int low = 0, high = s.n; /* the first run that ends behind e */
+
+    while (low < high) {
+        const int mid = (low + high) / 2;
+
+        if (e < s.run[mid].first + s.run[mid].n)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low < s.n && e >= s.run[low].first ? s.run[low].to + (e - s.run[low].first)
+                                              : NULL;
+}
+
+/* The runs are searched while the operands arrive. */
+template <class RULE>
+static __device__ void step(const struct operands &o, const RULE &rule,
+                            const struct span &s, int64_t first, int64_t e, uint32_t word)
+{
+    const int64_t i = e - first;
+    const float grad = o.g[i] * rule.grad_scale;
+    const struct held old = {o.w[i], kg_cuda_load(o.m, 0, i), kg_cuda_load(o.v, 0, i)};
+    uint16_t *to = rounded_at(s, e);
+    const struct held now = rule.after(old, grad);
+
+    o.w[i] = now.w;
+    store_moment(o.m, i, now.m, word & 0xffffu);
+    store_moment(o.v, i, now.v, word >> 16);
+    if (to) {
+        const struct kg_mat one = {to, KG_BF16, 1, 1, 1, KG_ROWS};
+
+        kg_cuda_store(one, 0, 0, now.w);
+    }
+}
+
+template <class RULE>
+static __global__ void pass(struct operands o, RULE rule, struct draws d, struct span s)
+{
+    const int64_t e = s.begin + kg_cuda_flat();
+
+    if (e < s.end)
+        step(o, rule, s, d.first, e, 0);
+}
+
+/* Four elements of a group, from that of the lane on, which draw from one block. */
+template <class RULE>
+static __global__ void drawing_pass(struct operands o, RULE rule, struct draws d,
+                                    struct span s)
+{
+    const int64_t lane = s.begin / KG_DRAW_GROUP * KG_DRAW_LANES + kg_cuda_flat();
+    const int64_t e = lane / KG_DRAW_LANES * KG_DRAW_GROUP + lane % KG_DRAW_LANES;
+    uint32_t words[4];
+
+    if (e >= s.end)
+        return;
+    draw(words, d, e);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int64_t at = e + j * KG_DRAW_LANES;
+
+        if (at >= s.begin && at < s.end)
+            step(o, rule, s, d.first, at, words[j]);
+    }
+}
+
+template <class RULE>
+static void launch(struct operands o, const RULE &rule, const struct kg_adamw *a,
+                   const struct span &s)
+{
+    const int64_t groups = kg_cuda_pieces(s.end, KG_DRAW_GROUP) - s.begin / KG_DRAW_GROUP;
+
+    if (o.m.dtype == KG_BF16 || o.v.dtype == KG_BF16)
+        KG_LAUNCH(drawing_pass<RULE>, kg_cuda_all(groups * KG_DRAW_LANES),
+                  KG_FLAT_THREADS, o, rule, draws_of(a), s);
+    else
+        KG_LAUNCH(pass<RULE>, kg_cuda_all(s.end - s.begin), KG_FLAT_THREADS, o, rule,
+                  draws_of(a), s);
+}
+
+/* n elements: a launch, or several where runs are many. */
+template <class RULE>
+static void launch_all(struct operands o, int64_t n, const RULE &rule,
+                       const struct kg_adamw *a)
+{
+    const int64_t end = a->first + n;
+    struct span s = {a->first, end, 0, {}};
+
+    for (int32_t i = 0; s.begin < end; s.begin = s.end) {
+        for (s.n = 0; s.n < RUNS && i < a->n_rounded; i++)
+            s.run[s.n++] = a->rounded[i];
+        s.end = i < a->n_rounded ? a->rounded[i].first / KG_DRAW_LANES * KG_DRAW_LANES
+                                 : end;
+        launch(o, rule, a, s);
+    }
+}
+
 /* ---- AdamW ---- */
 struct adamw {
     float b1;
@@ -75,6 +186,15 @@ struct adamw {
     float inv_c2; /* 1 / sqrt(1 - b2^t) */
     float eps;
     float keep; /* 1 - lr decay */
+
+    __device__ struct held after(struct held x, float grad) const
+    {
+        const float m = kg_fma(b1, x.m, g1 * grad);
+        const float v = kg_fma(b2, x.v, g2 * (grad * grad));
+        const float root = kg_fma(sqrtf(v), inv_c2, eps);
+
+        return {kg_fma(-rate, m / root, x.w * keep), m, v};
+    }
 };
 
 static struct adamw adamw_constants(const struct kg_adamw *a)
@@ -93,31 +213,10 @@ static struct adamw adamw_constants(const struct kg_adamw *a)
             (float)(1.0 - (double)a->lr * (double)a->weight_decay)};
 }
 
-static __global__ void adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
-                             struct kg_vec g, struct adamw k, struct draws d)
-{
-    const int64_t i = kg_cuda_flat();
-
-    if (i < w.n) {
-        const bool rounds = m.dtype == KG_BF16 || v.dtype == KG_BF16;
-        const uint32_t word = rounds ? draw(d, i) : 0;
-        const float grad = g.data[i] * k.grad_scale;
-        const float m1 = kg_fma(k.b1, kg_cuda_load(m, 0, i), k.g1 * grad);
-        const float v1 = kg_fma(k.b2, kg_cuda_load(v, 0, i), k.g2 * (grad * grad));
-        const float root = kg_fma(sqrtf(v1), k.inv_c2, k.eps);
-
-        w.data[i] = kg_fma(-k.rate, m1 / root, w.data[i] * k.keep);
-        store_moment(m, i, m1, word & 0xffffu);
-        store_moment(v, i, v1, word >> 16);
-    }
-}
-
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err)
 {
-    if (w.n > 0)
-        KG_LAUNCH(adamw, kg_cuda_all(w.n), KG_FLAT_THREADS, w, m, v, g,
-                  adamw_constants(a), draws_of(a));
+    launch_all({w.data, m, v, g.data}, w.n, adamw_constants(a), a);
     return kg_dev_done("adamw", err);
 }
 
@@ -132,6 +231,16 @@ struct schedule_free {
     float average;
     float y_rate; /* lr (1 - b1 (1 - c)) */
     float z_rate; /* lr */
+
+    __device__ struct held after(struct held x, float grad) const
+    {
+        const float v = kg_fma(b2, x.v, g2 * (grad * grad));
+        const float root = kg_fma(sqrtf(v), inv_c2, eps);
+        const float move = kg_fma(decay, x.w, grad / root);
+        const float nearer = kg_fma(average, x.m - x.w, x.w);
+
+        return {kg_fma(-y_rate, move, nearer), kg_fma(-z_rate, move, x.m), v};
+    }
 };
 
 static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
@@ -146,33 +255,12 @@ static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
             a->lr};
 }
 
-static __global__ void schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
-                                     struct kg_vec g, struct schedule_free k,
-                                     struct draws d)
-{
-    const int64_t i = kg_cuda_flat();
-
-    if (i < y.n) {
-        const float grad = g.data[i] * k.grad_scale;
-        const float v1 = kg_fma(k.b2, kg_cuda_load(v, 0, i), k.g2 * (grad * grad));
-        const float root = kg_fma(sqrtf(v1), k.inv_c2, k.eps);
-        const float y0 = y.data[i], z0 = z.data[i];
-        const float move = kg_fma(k.decay, y0, grad / root);
-        const float nearer = kg_fma(k.average, z0 - y0, y0);
-
-        y.data[i] = kg_fma(-k.y_rate, move, nearer);
-        z.data[i] = kg_fma(-k.z_rate, move, z0);
-        store_moment(v, i, v1, v.dtype == KG_BF16 ? draw(d, i) >> 16 : 0);
-    }
-}
-
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                 struct kg_vec g, const struct kg_adamw *a,
                                 struct kg_err *err)
 {
-    if (y.n > 0)
-        KG_LAUNCH(schedule_free, kg_cuda_all(y.n), KG_FLAT_THREADS, y, z, v, g,
-                  schedule_free_constants(a), draws_of(a));
+    launch_all({y.data, kg_mat(z.data, KG_F32, 1, z.n), v, g.data}, y.n,
+               schedule_free_constants(a), a);
     return kg_dev_done("schedule_free", err);
 }
 
