@@ -96,8 +96,8 @@ static const struct {
     [ATTENTION] = {"attention", "predicted", 1, 0.5, 0.26},
     [ATTENTION_WGMMA] = {"attention, wgmma", "predicted", 1, 0.5, 0},
     [ATTENTION_BWD] = {"attention, backward", "predicted", 3, 0.5, 0.2},
-    [HEAD] = {"head", "measured", 6, 0.8, 0.4},
-    [HEAD_BWD] = {"head, backward", "measured", 8, 0.8, 0.45},
+    [HEAD] = {"head", "predicted", 1, 0.7, 0.9},
+    [HEAD_BWD] = {"head, backward", "predicted", 1, 0.85, 0.9},
     [DRAW] = {"drawing", "predicted", 3, 0.1, 0},
     [ADAMW] = {"adamw", "measured", 1, 0.89, 0},
     [SUMS] = {"sum of squares", "predicted", 2, 0.8, 0},
@@ -347,26 +347,76 @@ static kg_status attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat
           flops);
     return KG_OK;
 }
+
+/* Of the head, which makes its products and what reads them itself (cuda/head*.cu): strips
+ * of the vocabulary, some rows at a time. */
+enum { STRIP = 4096, HEAD_ROWS = 2048, LOGITS = 4 << 20, FEW = 128 };
+enum { BLOCK = 1024, GROUP = 4 /* blocks that meet a strip together */ };
+
+static void head_product(enum kernel k, double m, double n, double depth, double bytes)
+{
+    launch(k, bytes, 2 * m * n * depth,
+           start + fmax(bytes / (0.9 * gpu->copies),
+                        product_seconds(m, n, depth) / kernels[k].of_product));
+}
+/* Logits of r rows and c columns; of few rows by an own kernel, all at once. */
+static void head_logits(enum kernel k, double r, double c, double d)
+{
+    const double width = r <= FEW ? c : STRIP;
+
+    for (double v = 0; v < c; v += width) {
+        const double n = fmin(width, c - v);
+
+        head_product(k, r, n, d, 2 * d * (r + n) + 4 * r * n);
+    }
+}
 static kg_status head(const struct kg_head_out *out, const struct kg_head *h,
                       struct kg_err *err)
 {
     const double n = (double)h->hidden.rows, v = (double)h->weight.rows;
+    const double d = (double)h->hidden.cols;
 
     (void)out, (void)err;
-    moved(HEAD, bytes_of(h->weight) + bytes_of(h->hidden) + 8 * n * v,
-          2 * n * v * (double)h->hidden.cols);
+    for (double i = 0; i < n; i += HEAD_ROWS) {
+        const double r = fmin(HEAD_ROWS, n - i);
+        const double most = fmax(1, floor(LOGITS / (r * STRIP))) * STRIP;
+
+        for (double c = 0; c < v; c += most) {
+            head_logits(HEAD, r, fmin(most, v - c), d);
+            moved(HEAD, 4 * r * fmin(most, v - c), 0);
+        }
+        moved(HEAD, 72 * r * v / 2048, 0);
+        moved(HEAD, 8 * r, 0);
+    }
     return KG_OK;
 }
 static kg_status head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err)
 {
     const double n = (double)h->hidden.rows, v = (double)h->weight.rows;
+    const double d = (double)h->hidden.cols;
+    const double block = ceil(n / ceil(n / BLOCK) / 16) * 16;
 
-    (void)err;
-    moved(HEAD_BWD,
-          bytes_of(h->weight) + 2 * bytes_of(g->dweight) + bytes_of(g->dhidden) +
-              8 * n * v,
-          6 * n * v * (double)h->hidden.cols);
+    (void)g, (void)err;
+    for (double i = 0; i < n; i += GROUP * block) {
+        const double group = fmin(GROUP * block, n - i);
+
+        moved(HEAD_BWD, 100 * group, 0);
+        moved(HEAD_BWD, 4 * group * d, 0);
+        for (double c = 0; c < v; c += STRIP) {
+            const double w = fmin(STRIP, v - c);
+
+            for (double b = 0; b < group; b += block) {
+                const double r = fmin(block, group - b);
+
+                head_logits(HEAD_BWD, r, w, d);
+                moved(HEAD_BWD, 6 * r * w, 0);
+                head_product(HEAD_BWD, w, d, r, 2 * r * (w + d) + 8 * w * d);
+            }
+            head_product(HEAD_BWD, group, d, w, 2 * w * (group + d) + 8 * group * d);
+        }
+        moved(HEAD_BWD, 8 * group * d, 0);
+    }
     return KG_OK;
 }
 static kg_status draw(const struct kg_draws *d, const struct kg_head_out *out,

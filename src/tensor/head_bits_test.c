@@ -420,6 +420,15 @@ static void sums_over_many_rows_have_the_bits_of_the_cpu(void **state)
     (void)state;
     compare((struct problem){
         .dtype = KG_F32, .n = 2600, .d = 3, .v = 300, .k = 2, .top_k = 1});
+    compare((struct problem){.dtype = KG_F32,
+                             .n = 1500,
+                             .d = 2,
+                             .v = 530,
+                             .k = 1,
+                             .top_k = 1,
+                             .tempered = true,
+                             .anchored = true,
+                             .with_sets = true});
 }
 
 static void what_is_no_number_is_none_in_the_same_places(void **state)

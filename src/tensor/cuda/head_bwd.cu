@@ -8,6 +8,11 @@
  * columns; those with a coefficient of their own are written over by a thread for each id
  * that was asked about. Blocks and strips are the CPU's, and what is added to dweight is
  * added block by block.
+ *
+ * Some blocks meet a strip together: their logits stand in the cache one block after the
+ * other, but dhidden, as narrow as the hidden state, is one product of all their rows, as
+ * a block's tiles are fewer than a device has multiprocessors. The strip of dweight stays
+ * in the cache from block to block.
  */
 extern "C" {
 #include "base/mem.h"
@@ -15,7 +20,8 @@ extern "C" {
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"
 
-enum { BLOCK_ROWS = 1024 };
+enum { BLOCK_ROWS = 1024, GROUP = 4 /* blocks, of at most so many bytes */ };
+enum { GROUP_BYTES = 256 << 20 };
 
 /* What a row multiplies, see cpu/head_bwd.c; single ones for most columns. */
 struct factors {
@@ -287,20 +293,21 @@ struct job {
     struct kg_head_anchor anchor;
     int64_t n;     /* rows that have a gradient */
     int64_t block; /* rows per block */
+    int64_t group; /* rows of the blocks that meet a strip together */
     int64_t width; /* of a strip */
     int32_t *row;  /* of the host (n): their places in hidden, ascending */
 };
 
-/* A block's, of the device. */
+/* A group's, of the device; logits are a block's. */
 struct work {
-    struct factors *factors; /* (rows) */
-    char *hidden;            /* (rows, D) ct */
+    struct factors *factors; /* (group) */
+    char *hidden;            /* (group, D) ct */
     char *anchor_hidden;
-    char *dz;       /* (rows, width) ct */
-    float *z;       /* (rows, width) */
+    char *dz;       /* (group, width) ct */
+    float *z;       /* (block, width) */
     float *zq;      /* the same, with an anchor */
-    float *dhidden; /* (rows, D) */
-    uint32_t *bits; /* (rows, words), with sets */
+    float *dhidden; /* (group, D) */
+    uint32_t *bits; /* (group, words), with sets */
 };
 
 static double at(const double *a, int64_t n) { return a ? a[n] : 0.0; }
@@ -455,7 +462,7 @@ static void pick_known(const struct given *u, const struct job *job)
 static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job *job)
 {
     const struct kg_head *h = &job->h;
-    const int64_t rows = job->block,
+    const int64_t rows = job->group, block = job->block,
                   ct = (int64_t)kg_dtype_traits(h->hidden.dtype)->bytes;
     const int64_t anchor_cols = h->anchor ? h->anchor->hidden.cols : 0;
 
@@ -463,15 +470,30 @@ static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job
     kg_cuda_take(p, &w->hidden, rows * h->hidden.cols * ct);
     kg_cuda_take(p, &w->anchor_hidden, rows * anchor_cols * ct);
     kg_cuda_take(p, &w->dz, rows * job->width * ct);
-    kg_cuda_take(p, &w->z, rows * job->width);
-    kg_cuda_take(p, &w->zq, h->anchor ? rows * job->width : 0);
+    kg_cuda_take(p, &w->z, block * job->width);
+    kg_cuda_take(p, &w->zq, h->anchor ? block * job->width : 0);
     kg_cuda_take(p, &w->dhidden, rows * h->hidden.cols);
     kg_cuda_take(p, &w->bits, h->sets ? rows * kg_cuda_set_words(h->weight.rows) : 0);
 }
 
+/* As many blocks as have room, one at least; results do not depend on it. */
+static void choose_group(struct job *job)
+{
+    struct kg_cuda_piece p = {NULL, 0};
+    struct work w;
+
+    job->group = kg_cuda_min(GROUP * job->block, job->n);
+    for (place_work(&w, &p, job); p.used > GROUP_BYTES && job->group > job->block;) {
+        job->group = kg_cuda_min(kg_cuda_pieces(job->group, job->block) - 1, GROUP) *
+                     job->block;
+        p.used = 0;
+        place_work(&w, &p, job);
+    }
+}
+
 /* ---- the walk ---- */
 /* Rows [n0, n0+rows) of those that have a gradient. */
-struct block {
+struct group {
     const struct job *job;
     const struct given *u; /* of the device, from its first row on */
     const struct work *w;
@@ -479,91 +501,98 @@ struct block {
     int64_t rows;
 };
 
-static struct kg_mat hidden_of(const struct block *b)
+static struct kg_mat hidden_of(const struct group *g)
 {
-    const struct kg_mat all = b->job->h.hidden;
+    const struct kg_mat all = g->job->h.hidden;
 
-    return kg_mat(b->w->hidden, all.dtype, b->rows, all.cols);
+    return kg_mat(g->w->hidden, all.dtype, g->rows, all.cols);
 }
 
-static struct kg_mat anchor_hidden_of(const struct block *b)
+static struct kg_mat anchor_hidden_of(const struct group *g)
 {
-    const struct kg_mat all = b->job->anchor.hidden;
+    const struct kg_mat all = g->job->anchor.hidden;
 
-    return kg_mat(b->w->anchor_hidden, all.dtype, b->rows, all.cols);
+    return kg_mat(g->w->anchor_hidden, all.dtype, g->rows, all.cols);
 }
 
-static struct kg_mat dhidden_of(const struct block *b)
+static struct kg_mat dhidden_of(const struct group *g)
 {
-    return kg_mat(b->w->dhidden, KG_F32, b->rows, b->job->h.hidden.cols);
+    return kg_mat(g->w->dhidden, KG_F32, g->rows, g->job->h.hidden.cols);
 }
 
-/* dz of columns [first, first+cols) */
-static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t first,
-                            struct kg_err *err)
+/* dz of columns [first, ..) for a block: the group's rows [at, at + dz.rows) */
+static kg_status fill_block(struct kg_mat dz, const struct group *g, int64_t first,
+                            int64_t at, struct kg_err *err)
 {
-    const struct kg_head *h = &b->job->h;
-    const struct kg_cuda_asked *a = &b->u->asked;
-    const int64_t n0 = b->n0, cols = dz.cols;
+    const struct kg_head *h = &g->job->h;
+    const struct kg_cuda_asked *a = &g->u->asked;
+    const int64_t n = g->n0 + at, rows = dz.rows, cols = dz.cols;
+    const int64_t words = kg_cuda_set_words(h->weight.rows);
     const float cap = h->anchor ? h->anchor->softcap : 0.0f;
     const struct strip s = {dz,
-                            kg_mat(b->w->z, KG_F32, b->rows, cols),
-                            kg_mat(b->w->zq, KG_F32, b->rows, cols),
+                            kg_mat(g->w->z, KG_F32, rows, cols),
+                            kg_mat(g->w->zq, KG_F32, rows, cols),
                             first,
-                            b->w->factors,
-                            b->w->bits,
-                            kg_cuda_set_words(h->weight.rows),
-                            {h->softcap, a->inv_temp ? a->inv_temp + n0 : NULL},
-                            {cap, a->anchor_temp ? a->anchor_temp + n0 : NULL}};
-    const struct coefs c = {h->k, a->target ? a->target + n0 : NULL,
-                            b->u->a_target ? b->u->a_target + n0 : NULL,
-                            a->indices ? a->indices + n0 * h->k : NULL,
-                            b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
+                            g->w->factors + at,
+                            g->w->bits ? g->w->bits + at * words : NULL,
+                            words,
+                            {h->softcap, a->inv_temp ? a->inv_temp + n : NULL},
+                            {cap, a->anchor_temp ? a->anchor_temp + n : NULL}};
+    const struct coefs c = {h->k, a->target ? a->target + n : NULL,
+                            g->u->a_target ? g->u->a_target + n : NULL,
+                            a->indices ? a->indices + n * h->k : NULL,
+                            g->u->a_indices ? g->u->a_indices + n * h->k : NULL};
 
-    KG_TRY(kg_cuda_head_products(s.z, b->job->width, hidden_of(b),
+    KG_TRY(kg_cuda_head_products(s.z, g->job->width, kg_mat_rows(hidden_of(g), at, rows),
                                  kg_mat_rows(h->weight, first, cols), err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_products(s.zq, b->job->width, anchor_hidden_of(b),
+        KG_TRY(kg_cuda_head_products(s.zq, g->job->width,
+                                     kg_mat_rows(anchor_hidden_of(g), at, rows),
                                      kg_mat_rows(h->anchor->weight, first, cols), err));
-    KG_LAUNCH(fill, kg_cuda_eights_grid(b->rows, cols), KG_ROW_THREADS, s, c,
+    KG_LAUNCH(fill, kg_cuda_eights_grid(rows, cols), KG_ROW_THREADS, s, c,
               kg_cuda_by_eights(dz) && kg_cuda_by_eights(s.z));
     return KG_OK;
 }
 
-/* dhidden (=|+=) dz W,   dW += dz^T hidden,   over one strip */
-static kg_status run_strip(const struct block *b, int64_t first, struct kg_err *err)
+/* Block by block dW += dz^T hidden, then dhidden (=|+=) dz W, over one strip */
+static kg_status run_strip(const struct group *g, int64_t first, struct kg_err *err)
 {
-    const struct kg_head *h = &b->job->h;
-    const struct kg_mat dweight = b->job->g->dweight;
-    const int64_t cols = kg_cuda_min(b->job->width, h->weight.rows - first);
-    const struct kg_mat dz = kg_mat(b->w->dz, h->hidden.dtype, b->rows, cols);
+    const struct kg_head *h = &g->job->h;
+    const struct kg_mat dweight = g->job->g->dweight;
+    const int64_t cols = kg_cuda_min(g->job->width, h->weight.rows - first);
+    const struct kg_mat dz = kg_mat(g->w->dz, h->hidden.dtype, g->rows, cols);
 
-    KG_TRY(fill_strip(dz, b, first, err));
-    KG_TRY(kg_cuda_matmul(dhidden_of(b), dz, kg_mat_rows(h->weight, first, cols),
-                          KG_MATMUL_NN, first > 0, err));
-    if (!dweight.data)
-        return KG_OK;
-    return kg_cuda_matmul(kg_mat_rows(dweight, first, cols), dz, hidden_of(b),
-                          KG_MATMUL_TN, true, err);
+    for (int64_t at = 0; at < g->rows; at += g->job->block) {
+        const int64_t rows = kg_cuda_min(g->job->block, g->rows - at);
+        const struct kg_mat some = kg_mat_rows(dz, at, rows);
+
+        KG_TRY(fill_block(some, g, first, at, err));
+        if (dweight.data)
+            KG_TRY(kg_cuda_matmul(kg_mat_rows(dweight, first, cols), some,
+                                  kg_mat_rows(hidden_of(g), at, rows), KG_MATMUL_TN, true,
+                                  err));
+    }
+    return kg_cuda_matmul(dhidden_of(g), dz, kg_mat_rows(h->weight, first, cols),
+                          KG_MATMUL_NN, first > 0, err);
 }
 
-static kg_status run_block(const struct block *b, struct kg_err *err)
+static kg_status run_group(const struct group *g, struct kg_err *err)
 {
-    const struct kg_head *h = &b->job->h;
-    const struct kg_ivec row = kg_ivec(b->u->row + b->n0, b->rows);
-    const struct kg_cuda_asked *a = &b->u->asked;
+    const struct kg_head *h = &g->job->h;
+    const struct kg_ivec row = kg_ivec(g->u->row + g->n0, g->rows);
+    const struct kg_cuda_asked *a = &g->u->asked;
 
-    KG_LAUNCH(derive, kg_cuda_all(b->rows), KG_FLAT_THREADS, b->w->factors, *b->u,
-              (int64_t)h->k, b->n0, b->rows);
-    KG_TRY(kg_cuda_gather_rows(hidden_of(b), h->hidden, row, err));
+    KG_LAUNCH(derive, kg_cuda_all(g->rows), KG_FLAT_THREADS, g->w->factors, *g->u,
+              (int64_t)h->k, g->n0, g->rows);
+    KG_TRY(kg_cuda_gather_rows(hidden_of(g), h->hidden, row, err));
     if (h->anchor)
-        KG_TRY(kg_cuda_gather_rows(anchor_hidden_of(b), h->anchor->hidden, row, err));
+        KG_TRY(kg_cuda_gather_rows(anchor_hidden_of(g), h->anchor->hidden, row, err));
     if (h->sets)
-        kg_cuda_open_sets(b->w->bits, a->sets + b->n0, a->packed, b->rows,
+        kg_cuda_open_sets(g->w->bits, a->sets + g->n0, a->packed, g->rows,
                           h->weight.rows);
-    for (int64_t v = 0; v < h->weight.rows; v += b->job->width)
-        KG_TRY(run_strip(b, v, err));
-    return kg_cuda_scatter_rows(b->job->g->dhidden, row, dhidden_of(b), err);
+    for (int64_t v = 0; v < h->weight.rows; v += g->job->width)
+        KG_TRY(run_strip(g, v, err));
+    return kg_cuda_scatter_rows(g->job->g->dhidden, row, dhidden_of(g), err);
 }
 
 /* host: what goes up */
@@ -588,11 +617,11 @@ static kg_status run(const struct job *job, char *host, uint64_t up, uint64_t al
     kg_cuda_up(to.base, host, up);
     if (job->h.kept)
         pick_known(&there, job);
-    for (int64_t n = 0; n < job->n; n += job->block) {
-        const struct block b = {job, &there, &work, n,
-                                kg_cuda_min(job->block, job->n - n)};
+    for (int64_t n = 0; n < job->n; n += job->group) {
+        const struct group g = {job, &there, &work, n,
+                                kg_cuda_min(job->group, job->n - n)};
 
-        KG_TRY(run_block(&b, err));
+        KG_TRY(run_group(&g, err));
     }
     return kg_dev_done("head_bwd", err);
 }
@@ -641,6 +670,7 @@ kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h
     if (!job.row)
         return err->code;
     choose_rows(&job);
+    choose_group(&job);
     status = run_rows(&job, err);
     kg_mem_free(job.row);
     return status;
