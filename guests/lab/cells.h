@@ -13,7 +13,7 @@
  *           of rows in each stratum, and each stratum is resampled separately
  * over      compares lines instead of cells: a line NAME joins all cells "NAME,..." over
  *           the logarithm of key `over`; each pair is compared within its common range of
- *           `over` (frontier.h)
+ *           `over` (kg_frontier_gap)
  * start     counts rows that reach the mean of this cell's first metric (survived), and
  *           rows below half of it (collapsed)
  */
@@ -93,5 +93,48 @@ kg_status kg_cells_left_out(struct kg_str *out, const struct kg_cells *c,
 kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
                         const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- frontiers (cells.c) ---- */
+
+/* The gain of one frontier over another at the same cost.
+ *
+ * A frontier gives what a method reaches (y) at a cost (x > 0), one point per setting,
+ * with straight lines over log x between neighbours. Two frontiers are compared in the
+ * middle of their common range,
+ *   log x = (max of the smallest + min of the largest log x) / 2.
+ */
+struct kg_frontier_point {
+    double x, y; /* x > 0 */
+};
+/* *gap: y of a minus y of b; each has 1 or more points, which are sorted.
+ * returns whether they share a range (a single common point is enough) */
+bool kg_frontier_gap(double *gap, struct kg_frontier_point *a, size_t n_a,
+                     struct kg_frontier_point *b, size_t n_b);
+
+/* ---- how robust each method is (survival.c) ---- */
+
+/* For cells "METHOD,SETTING" it counts, per setting, the rows whose trained model still
+ * reaches its starting value (`start`), and finds the last setting at which this share of
+ * the rows survive. */
+#define KG_SURVIVAL_SHARE 0.8
+
+/* Appends a Markdown table with a line per METHOD and a column per SETTING, sorted by the
+ * numbers in it. A cell "8 of 10 (1)" has the rows that survived, all rows, and those
+ * that collapsed, if any. The last column has the last setting before the first one that
+ * fewer rows survive or that the method lacks: "none" if the first failed, "-" if it is
+ * missing.
+ * errors: EINVAL (a name without a comma), ENOMEM */
+kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- a plot (cells_plot.c) ---- */
+
+/* Appends a complete SVG file of cells named "LINE,SETTING". y: mean of the first metric,
+ * with its interval. x, logarithmic: mean of `over`. The points of each LINE are joined
+ * in order of `over`. c must have been read with `over` and without differences.
+ * errors: EINVAL (more lines than colours times dashes), ENOTFOUND (no cell) */
+kg_status kg_cells_svg(struct kg_str *out, const struct kg_cells *c,
+                       const struct kg_cells_opts *opts,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
 /* A file that any viewer shows: colours and font stand in it, on a white ground. */
-#include "lab/cells_plot.h"
+#include "lab/cells.h"
 
 #include "report/report_plot.h"
 #include "text/html.h"

@@ -1,7 +1,5 @@
 /* Rows into cells: what is averaged, what is paired, and what is refused. */
 #include "lab/cells.h"
-#include "lab/cells_plot.h"
-#include "lab/survival.h"
 #include "report/report_plot.h"
 
 #include "base/file.h"

@@ -8,8 +8,6 @@
 
 #include "base/log.h"
 #include "lab/cells.h"
-#include "lab/cells_plot.h"
-#include "lab/survival.h"
 
 static struct kg_flag_list metrics, differences;
 static const char *by = "cell", *pair = "seed", *match = "", *against, *over, *start;

@@ -1,5 +1,5 @@
 /* Two frontiers of made-up points, whose difference is known. */
-#include "lab/frontier.h"
+#include "lab/cells.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -12,7 +12,7 @@
 #include "data/safetensors.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
-#include "rollout/keep.h"
+#include "rollout/sampler.h"
 #include "rollout/score.h"
 #include "train/open/pin.h"
 #include "train/step/anchor.h"
@@ -443,6 +443,95 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     return kg_mem_new(&b->grades, b->n_trajs, sizeof *b->grades, "grades", err);
 }
 
+/* ---- what truncated sampling kept ---- */
+
+/* One forward over each context that a trajectory was sampled in. The head runs on a few
+ * rows at a time, because their logits have the width of the vocabulary; the sampler
+ * itself decides on each row, so the set is the one that the token was drawn from. */
+enum { KEEP_ROWS = 32 };
+
+struct keeper {
+    struct kg_traj *t;
+    struct kg_rows *rows; /* borrowed */
+    const struct kg_sampling *s;
+    struct kg_sampler_scratch scratch; /* owned, as all below */
+    struct kg_sampler_pick pick;
+    double lse[KEEP_ROWS];
+    float *logits; /* (KEEP_ROWS,V) */
+};
+
+static bool is_sampled(const struct keeper *k, size_t j)
+{
+    return k->t->source[j] == KG_SOURCE_MODEL;
+}
+
+/* Rows [first, first + n) of a part: those of its sampled tokens from *j on. */
+static kg_status keep_rows(struct keeper *k, size_t *j, int64_t first, int64_t n,
+                           struct kg_err *err)
+{
+    int32_t vocab = k->rows->model->config.vocab;
+    struct kg_head_out out = {.lse = k->lse, .logits = k->logits};
+
+    KG_TRY(kg_rows_read(&out, k->rows, first, n, 0, err));
+    for (int64_t i = 0; i < n; i++, ++*j) {
+        struct kg_sampler_row row = {
+            .z = k->logits + i * vocab, .vocab = vocab, .lse = k->lse[i]};
+
+        while (!is_sampled(k, *j))
+            ++*j;
+        KG_TRY(kg_sampler_keep(&k->pick, &k->scratch, &row, k->s, err));
+        KG_TRY(kg_traj_keep(k->t, *j, &k->pick.kept, err));
+    }
+    return KG_OK;
+}
+
+static kg_status keep_part(struct keeper *k, const struct kg_model *m,
+                           const struct kg_traj_part *part, struct kg_err *err)
+{
+    struct kg_rows *p = k->rows;
+    size_t next = part->begin;
+
+    kg_rows_begin(p, m, 0);
+    (void)kg_traj_want(p, k->t, *part, false, NULL, 0, NULL);
+    KG_TRY(kg_rows_forward(p, false, err));
+    for (int64_t i = 0; i < p->n_rows; i += KEEP_ROWS)
+        KG_TRY(keep_rows(k, &next, i,
+                         p->n_rows - i < KEEP_ROWS ? p->n_rows - i : KEEP_ROWS, err));
+    return KG_OK;
+}
+
+static kg_status keep_all(struct keeper *k, const struct kg_model *m, struct kg_err *err)
+{
+    KG_TRY(kg_sampler_scratch_grow(&k->scratch, k->s, m->config.vocab, err));
+    k->logits = kg_mem_calloc((size_t)KEEP_ROWS * (size_t)m->config.vocab,
+                              sizeof *k->logits, "kept ids of a trajectory", err);
+    if (!k->logits)
+        return err->code;
+    for (size_t i = 0; i < kg_traj_n_parts(k->t, false); i++) {
+        struct kg_traj_part part = kg_traj_part(k->t, i, false);
+
+        KG_TRY(keep_part(k, m, &part, err));
+    }
+    return KG_OK;
+}
+
+/* Records the kept set of every MODEL token of t under s, as a rollout with record_kept
+ * does; t has none yet, and the rows have room for its longest part. */
+static kg_status find_kept(struct kg_traj *t, const struct kg_model *m,
+                           struct kg_rows *rows, const struct kg_sampling *s,
+                           struct kg_err *err)
+{
+    struct keeper k = {.t = t, .rows = rows, .s = s};
+
+    if (!kg_sampler_truncates(s, m->config.vocab))
+        return KG_OK;
+    kg_status status = keep_all(&k, m, err);
+    kg_sampler_scratch_release(&k.scratch);
+    kg_sampler_pick_release(&k.pick);
+    kg_mem_free(k.logits);
+    return status;
+}
+
 /* ---- what the dump leaves out ---- */
 
 /* Not recorded: the sampler's most likely ids, and those that truncation kept. Its
@@ -483,8 +572,8 @@ static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err 
         status = record_part(r, t, kg_traj_part(t, i, false), logp, err);
     kg_mem_free(logp);
     if (status == KG_OK && sampling.record_kept)
-        status = kg_rollout_keep(
-            t, sampler, kg_run_rows(&run->state, &run->work, sampler), &sampling, err);
+        status = find_kept(t, sampler, kg_run_rows(&run->state, &run->work, sampler),
+                           &sampling, err);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* Names of cells are cut at their last comma; nothing is counted here. */
-#include "lab/survival.h"
+#include "lab/cells.h"
 
 #include "base/mem.h"
 
