@@ -10,7 +10,7 @@
 
 struct kg_export_opts {
     const char *adapter; /* PEFT folder, exported instead of the model; or NULL */
-    const char *type;    /* of matrices: one of KG_EXPORT_TYPES. NULL: as stored */
+    const char *type;    /* type of matrices, one of KG_EXPORT_TYPES. NULL: as stored */
     struct kg_opt_list ignore;
 };
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 struct kg_ollama {
-    const char *from; /* as FROM has it */
+    const char *from; /* the GGUF file, for FROM */
     const struct kg_chat_template *chat;
     const struct kg_tokenizer *tok;
     const int32_t *eos; /* (n_eos) end tokens */

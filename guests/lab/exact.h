@@ -29,7 +29,7 @@ extern const double kg_exact_stale_nats[KG_EXACT_PLACES];
 struct kg_exact_gradient {
     double bias;   /* |E[g] - exact| */
     double noise;  /* sqrt(E|g|^2 - |E[g]|^2), of one sample */
-    double cosine; /* of E[g] with the exact gradient; NAN if E[g] is 0 */
+    double cosine; /* cosine of E[g] and the exact gradient; NAN if E[g] is 0 */
     double length; /* |E[g]| */
 };
 

@@ -44,14 +44,14 @@ const char *kg_replay_part_name(enum kg_replay_part part);
 
 struct kg_replay_row {
     bool there;
-    double value;    /* of the loss, with weights and coefficients */
+    double value;    /* value of this part, with weights and coefficients */
     double norm;     /* of its gradient */
     double variance; /* 0 with one group */
-    /* with the exact KL, and with the exact objective; NAN if a gradient is absent or
-     * zero */
+    /* cosine of the gradient with those of the exact KL and of the exact objective; NAN
+     * if a gradient is absent or zero */
     double cosine, to_objective;
-    /* of the KL term, divided by the exact gradient's norm and squared norm; NAN for
-     * other parts, with one group, and if the exact gradient is 0 or was not kept */
+    /* of the KL's gradient, relative to the exact gradient's norm and squared norm; NAN
+     * for other parts, with one group, and if the exact gradient is 0 or was not kept */
     double noise, bias_squared;
 };
 
@@ -63,8 +63,8 @@ struct kg_replay {
     size_t left_out; /* dumped samples that the step did not learn from */
     /* largest gap between recorded and recomputed log-probs; 0 for the same weights */
     double apart_max;
-    /* the same for advantages (of a sample's first token): 0 under the run's algorithm,
-     * unless advantages depend on log-probs that differ */
+    /* largest gap between advantages (of a sample's first token): 0 under the run's
+     * algorithm, unless advantages depend on log-probs that differ */
     double advantage_apart_max;
     /* memory for the gradients of all groups; above KG_REPLAY_MOST_BYTES they are not
      * kept, and noise and bias are unknown */

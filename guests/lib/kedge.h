@@ -83,7 +83,7 @@ KEDGE_API const char *kedge_status_name(int status);
 #define KEDGE_VERSION_MINOR 1
 #define KEDGE_VERSION_PATCH 0
 
-/* "0.1.0": of the loaded library, not of this header. */
+/* Version of the loaded library, not of this header: "0.1.0". */
 KEDGE_API const char *kedge_version(void);
 
 /* Number of threads of the head, for calls from any thread; 0 (the default): OpenMP's
@@ -212,13 +212,13 @@ struct kedge_scores {
     size_t size;
     int64_t n_seqs;             /* S */
     int64_t n_groups;           /* G */
-    const double *reward;       /* (S) of the whole sequence */
+    const double *reward;       /* (S) reward of the whole sequence */
     const int64_t *group_begin; /* (G+1) group g: group_begin[g] .. group_begin[g+1]-1 */
     const int64_t *seq_begin;   /* (S+1) tokens of a sequence; 0 first, N last */
     const double *token_reward; /* (N) or NULL: added to reward (on the last token) */
     const unsigned char *mask;  /* (N) or NULL: tokens that count */
     const double *greedy;       /* (S) reward of the greedy completion; NEED_GREEDY */
-    const double *value;        /* (N) of a critic; NEED_VALUES */
+    const double *value;        /* (N) a critic's values; NEED_VALUES */
     const double *old_logp;     /* (N) log-probs of the old policy; NEED_SUM_SQ */
     const double *sum_sq;       /* (N) sum_v p_v^2 of the old policy; NEED_SUM_SQ */
     const double *is_weight;    /* (N) or NULL: importance weight of the sampler */
@@ -295,7 +295,7 @@ struct kedge_rows {
     /* (N) log q; NEED_ANCHOR. NULL with the iterative anchor: log mu */
     const double *anchor_logp;
     const double *advantage; /* (N) */
-    const double *entropy;   /* (N) of p, or NULL; NEED_ENTROPY */
+    const double *entropy;   /* (N) entropy of p, or NULL; NEED_ENTROPY */
     const double *kl_exact;  /* (N) exact KL; NEED_EXACT_* */
     /* K = k_sampler + k_anchor ids per row: the sampler's top ids, largest first; then
      * the anchor's top ids. -1: unused slot. */
@@ -309,13 +309,13 @@ struct kedge_rows {
      * the policies renormalised on this set. Both NULL: the full softmax was sampled. */
     const double *log_kept;     /* (N) of p */
     const double *old_log_kept; /* (N) of old */
-    /* (N) each, of kedge_weights. All three NULL: these rows are the whole optimizer
+    /* (N) each, from kedge_weights. All three NULL: these rows are the whole optimizer
      * batch, and kedge_loss computes weights (and a selection, if needed) itself. */
     const double *pg_weight;
     const double *kl_weight;
     const double *entropy_weight;
     const double *is_weight; /* (N) or NULL: factor of each policy term (replaces tis) */
-    const unsigned char *selected; /* (N) of kedge_select; NEED_SELECTION */
+    const unsigned char *selected; /* (N) output of kedge_select; NEED_SELECTION */
     double kl_divisor;             /* divisor of each KL term; 0: none */
     /* clip-cov draws at random, as a function of these two; select_draw is the index of
      * the optimizer batch in its run, below 2^56 */
@@ -389,7 +389,7 @@ struct kedge_head {
     int64_t n_rows;                /* N */
     int64_t width;                 /* D */
     int64_t vocab;                 /* V */
-    const void *hidden;            /* (N,D) after the model's last norm */
+    const void *hidden;            /* (N,D) states after the model's last norm */
     const void *weight;            /* (V,D) lm_head.weight */
     const double *inv_temp;        /* (N) 1 / sampling temperature, or NULL for 1 */
     const int32_t *tokens;         /* (N) sampled ids, -1 for none; or NULL */
@@ -406,8 +406,8 @@ struct kedge_head {
 struct kedge_head_rows {
     size_t size;
     double *lse;        /* (N) out */
-    double *logp;       /* (N) out: at tokens; 0 if a token is -1 */
-    double *logp_at;    /* (N,K) out: at ids; -infinity in unused slots */
+    double *logp;       /* (N) out: log-prob of tokens; 0 where that is -1 */
+    double *logp_at;    /* (N,K) out: log-probs of ids; -infinity in unused slots */
     double *entropy;    /* (N) out: -sum_v p_v log p_v */
     int32_t *top_ids;   /* (N,top_k) out: largest first, ties by smaller id */
     double *top_logp;   /* (N,top_k) out */
@@ -428,15 +428,15 @@ KEDGE_API int kedge_head(struct kedge_head_rows *rows, const struct kedge_head *
  * loss does not use that output. */
 struct kedge_head_grad {
     size_t size;
-    const double *lse;          /* (N) of the forward; always needed */
+    const double *lse;          /* (N) from kedge_head; always needed */
     const double *a_logp;       /* (N) dloss/dlogp */
     const double *a_at;         /* (N,K) dloss/dlogp_at */
     const double *a_entropy;    /* (N) dloss/dentropy */
-    const double *entropy;      /* (N) of the forward; with a_entropy */
+    const double *entropy;      /* (N) from kedge_head; with a_entropy */
     const double *a_kl_reverse; /* (N) dloss/dkl_reverse */
-    const double *kl_reverse;   /* (N) of the forward; with a_kl_reverse */
+    const double *kl_reverse;   /* (N) from kedge_head; with a_kl_reverse */
     const double *a_kl_forward; /* (N) dloss/dkl_forward */
-    const double *anchor_lse;   /* (N) of the forward; with either KL */
+    const double *anchor_lse;   /* (N) from kedge_head; with either KL */
     float *dhidden;             /* (N,D) out, overwritten */
     float *dweight;             /* (V,D) out, added to; or NULL */
 };

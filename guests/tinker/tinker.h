@@ -46,9 +46,9 @@ struct kg_tinker_model {
     char id[KG_TINKER_ID]; /* SESSION:train:SEQ */
     /* model, optim and anchor are owned; count.step: optimizer steps */
     struct kg_run_state state;
-    struct kg_algo algo; /* of the last loss with a moving anchor */
-    int64_t next_seq;    /* of the next request */
-    int64_t snapshots;   /* saved without a name */
+    struct kg_algo algo; /* algorithm of the last loss with a moving anchor */
+    int64_t next_seq;    /* seq_id of the next request */
+    int64_t snapshots;   /* number of saves without a name */
     struct kg_tinker_model *next;
 };
 
@@ -82,19 +82,19 @@ struct kg_tinker_job {
     struct kg_tinker_user *user;
     int64_t id;
     kg_tinker_run_fn *run; /* NULL: it samples */
-    bool proto;            /* its result is a protocol buffer */
+    bool proto;            /* the result is a protocol buffer */
     /* a model_id (jobs run in order of seq), or a sampling_session_id (in any order) */
     char scope[KG_TINKER_ID];
     int64_t seq;
-    uint64_t hash;          /* of the request, to recognise a repeated one */
+    uint64_t hash;          /* hash of the request, to recognise a repeated one */
     struct kg_json_doc doc; /* owned: the request, if it is JSON */
     struct kg_tinker_args args;
     struct kg_str body; /* owned: the request, if it is a protocol buffer */
     size_t bytes;       /* of the request */
     double since;       /* its arrival */
-    bool late;          /* it waited so long that its predecessor counts as lost */
+    bool late;          /* the job waited so long that its predecessor counts as lost */
     bool running, done;
-    int http_status;      /* of the result; 0: 200 */
+    int http_status;      /* HTTP status of the result; 0: 200 */
     struct kg_str result; /* owned */
     struct kg_tinker_job *next;
 };
@@ -177,7 +177,7 @@ void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
 void kg_tinker_retire(const struct kg_tinker_model *m);
 /* Tells waiters to ask again, and marks jobs that wait for others as late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
-void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */
+void kg_tinker_forget(struct kg_tinker *t); /* drops all jobs; their waiters get a 503 */
 
 /* ---- worker.c ---- */
 void *kg_tinker_work(void *tinker);
@@ -219,7 +219,7 @@ struct kg_tinker_facts {
         char kind[16]; /* "": the saved state has no anchor */
         double eta;
         int64_t period;
-    } anchor; /* and when it moves */
+    } anchor; /* the saved anchor, and when it moves */
 };
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
 kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,

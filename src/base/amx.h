@@ -17,7 +17,7 @@
 enum {
     KG_AMX_ROWS = 16,
     KG_AMX_SQUARE = 32,       /* rows, and columns */
-    KG_AMX_BLOCK_BYTES = 1024 /* of a panel: sixteen steps */
+    KG_AMX_BLOCK_BYTES = 1024 /* bytes of sixteen steps of a panel */
 };
 
 struct kg_amx_job {

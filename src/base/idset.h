@@ -14,7 +14,7 @@
 /* n = 0 means all ids; nothing is stored. */
 struct kg_idset {
     const uint8_t *data; /* (bytes) borrowed */
-    uint32_t bytes;      /* size of data: a bitmap's size means a bitmap, less a list */
+    uint32_t bytes;      /* size of data; below a bitmap's size (kg_idset_most): a list */
     int32_t n;           /* ids */
     int32_t bound;       /* V: every id is below it */
 };

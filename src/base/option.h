@@ -46,7 +46,7 @@ struct kg_opt_row {
     const char *choices; /* "a|b|c"; NULL: any value of the type */
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
-    const char *needs;   /* when it acts (data/needs.h); NULL: always */
+    const char *needs;   /* condition for its effect (data/needs.h); NULL: none */
     bool or_zero;        /* 0 is allowed too, below the range */
 };
 /* Where a value may differ: between a run and its --resume (train.steps), or between the

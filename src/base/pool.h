@@ -13,7 +13,7 @@
 
 struct kg_pool_chunk;
 struct kg_pool {
-    const char *name;            /* borrowed; in errors; NULL: "pool" */
+    const char *name;            /* borrowed; the name in errors; NULL: "pool" */
     size_t max_bytes;            /* limit of all chunks with headers; 0: no limit */
     size_t first_bytes;          /* size of the first chunk; 0: 4 KiB */
     struct kg_pool_chunk *chunk; /* owned: the newest first */

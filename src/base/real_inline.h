@@ -13,10 +13,10 @@
 #define KG_REAL static inline
 #endif
 
-static const double kg_real_ln2_high = 0x1.62e42feep-1; /* 32 bits: n times it is exact */
+static const double kg_real_ln2_high = 0x1.62e42feep-1; /* 32 bits: exact times n */
 static const double kg_real_ln2_low = 0x1.a39ef35793c76p-33;
 static const double kg_real_per_ln2 = 0x1.71547652b82fep+0;
-static const double kg_real_to_integer = 0x1.8p52; /* added, rounds to an integer */
+static const double kg_real_to_integer = 0x1.8p52; /* adding this rounds to an integer */
 
 KG_REAL uint64_t kg_real_bits(double x)
 {
@@ -96,7 +96,7 @@ KG_REAL double kg_real_expm1(double x)
     if (!(x > -50.0))
         return x < 0.0 ? -1.0 : x;
     if (x > 40.0)
-        return kg_real_exp(x); /* the 1 is below half an ulp */
+        return kg_real_exp(x); /* 1 is below half an ulp of e^x */
     struct kg_real_near r = kg_real_near_ln2(x);
     if (r.n == 0)
         return x == 0.0 ? x : kg_real_expm1_near(r);

@@ -52,7 +52,7 @@ static inline const char *kg_char_find(const char *set, char c)
     return c != '\0' ? strchr(set, c) : NULL;
 }
 
-/* Whether names, "one two three", has this one (n bytes). */
+/* Whether a list of names, "one two three", has this name (n bytes). */
 bool kg_str_listed(const char *names, const char *name, size_t n);
 
 /* Formats a number for people with `digits` significant digits: 0.3, 23000, 2.3e4 (%g

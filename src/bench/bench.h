@@ -24,7 +24,7 @@ struct kg_bench_row {
     bool part;         /* part of another row; left out of `all` */
     const char *guest; /* guest that holds the row; NULL: the trunk */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
-    /* the same work by parts, on the CPU; NULL: no parts */
+    /* measures the parts of that work, on the CPU; NULL: no parts */
     kg_status (*parts)(struct kg_bench_report *report, struct kg_err *err);
 };
 /* Ended by a row with name NULL. */
@@ -42,7 +42,7 @@ struct kg_bench_opts {
     enum kg_dtype ct; /* dtype of products */
     bool json;
     bool parts; /* measure the parts of a step of `name`, which must have them */
-    struct kg_ranks *ranks; /* for async; each gets the report. NULL: one process */
+    struct kg_ranks *ranks; /* for async; each rank gets the report. NULL: one process */
 };
 /* errors: NOTFOUND (no such benchmark: lists the valid names; no row with such a name),
  * UNSUPPORTED (parts of a device) */

@@ -89,7 +89,7 @@ double kg_bench_median(const struct kg_bench_timing *t);
 
 /* ---- rows of the report ---- */
 
-/* Whether the row of this name is to be measured; "batch 1" is not in "batch 16". */
+/* Whether the row of this name is to be measured; "batch 1" does not match "batch 16". */
 bool kg_bench_wants(const struct kg_bench_report *r, const char *name);
 
 /* Target of a row; `{0}`: none. */
@@ -102,7 +102,7 @@ struct kg_bench_rate {
     const char *name;
     double work; /* work per repetition, in units of 1e-9 of `unit` */
     const char *unit;
-    struct kg_bench_bar bar; /* for the share of the timing's ceiling */
+    struct kg_bench_bar bar; /* target for the share of the timing's ceiling */
 };
 kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rate *rate,
                             const struct kg_bench_timing *t,
@@ -163,7 +163,7 @@ kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
 /* bench_train.c */
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-/* The row of copies to and from a device, in a second step. */
+/* Trains once more and adds a row of the copies to and from the device. */
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
                              int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* The parts of a step, on the CPU.   errors: UNSUPPORTED (a device) */

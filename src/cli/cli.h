@@ -51,7 +51,7 @@ struct kg_flag {
     const struct kg_flag *group; /* see KG_FLAGS_OF */
     void *target;                /* a LIST is struct kg_flag_list: may be repeated */
     const char *key;   /* the target is struct kg_flag_keys; NULL: a variable of `type` */
-    const char *needs; /* when the flag (or each of a group) acts; NULL: always */
+    const char *needs; /* condition for the flag's (or group's) effect; NULL: none */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
      * NULL: no such spelling */
     const char *also;

@@ -43,7 +43,7 @@ enum { KG_GGUF_DIMS = 4, KG_GGUF_NAME = 127 /* bytes of a tensor's name or a key
 struct kg_gguf_value {
     char key[KG_GGUF_NAME + 1];
     enum kg_gguf_type type;
-    enum kg_gguf_type of; /* of an array's items */
+    enum kg_gguf_type of; /* type of an array's items */
     uint64_t n;           /* bytes of a text, items of an array */
     const unsigned char *at;
 };

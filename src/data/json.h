@@ -53,7 +53,7 @@ enum kg_json_type kg_json_type(const struct kg_json *v); /* NULL pointer: KG_JSO
 const char *kg_json_type_name(const struct kg_json *v);
 const struct kg_json *kg_json_get(const struct kg_json *object,
                                   const char *key); /* NULL if absent */
-size_t kg_json_size(const struct kg_json *v);       /* of an array or object */
+size_t kg_json_size(const struct kg_json *v);       /* members of an array or object */
 const struct kg_json *kg_json_at(const struct kg_json *array, size_t i);
 const char *kg_json_key_at(const struct kg_json *object, size_t i); /* insertion order */
 const struct kg_json *kg_json_value_at(const struct kg_json *object, size_t i);

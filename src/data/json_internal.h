@@ -40,7 +40,7 @@ struct kg_json_builder {
     size_t n, capacity;
     size_t open[KG_JSON_MAX_DEPTH]; /* index in the stack of each open list */
     int depth;
-    const char *key;    /* of the next value */
+    const char *key;    /* key of the next value */
     const char *place;  /* the key's place; on failure, of the second of two equal keys */
     bool wide_integers; /* integers of the text beyond 64 bits become real numbers */
     size_t bytes, max_bytes;

@@ -28,7 +28,7 @@ void kg_jsonl_close(struct kg_jsonl *r);
  * errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too long), EIO */
 kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
                         struct kg_err *err) KG_MUST_CHECK;
-int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the last object returned, from 1 */
+int64_t kg_jsonl_line(const struct kg_jsonl *r); /* line of the last object, from 1 */
 
 /* ---- compressed writing: each _end_frame completes one zstd frame ---- */
 struct kg_zst_writer; /* opaque */

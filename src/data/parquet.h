@@ -21,8 +21,8 @@
 enum {
     KG_PARQUET_MAX_FOOTER_BYTES = 64 << 20,
     KG_PARQUET_MAX_PAGE_BYTES = 256 << 20,  /* unpacked */
-    KG_PARQUET_MAX_HELD_BYTES = 1 << 30,    /* by all columns that are open */
-    KG_PARQUET_MAX_DELTA_VALUES = 1 << 24,  /* of a page in a DELTA encoding */
+    KG_PARQUET_MAX_HELD_BYTES = 1 << 30,    /* bytes held by all open columns */
+    KG_PARQUET_MAX_DELTA_VALUES = 1 << 24,  /* values of a page in a DELTA encoding */
     KG_PARQUET_MAX_RECORD_BYTES = 64 << 20, /* texts and keys, plus 8 for each value */
     KG_PARQUET_MAX_COLUMNS = 4096,
     KG_PARQUET_MAX_GROUPS = 1 << 20,

@@ -66,7 +66,7 @@ struct kg_parquet {
     struct kg_parquet_group *groups; /* owned (n_groups) */
     size_t n_groups;
     int64_t rows;
-    size_t held_bytes; /* by buffers of open columns */
+    size_t held_bytes; /* bytes in buffers of open columns */
 };
 
 /* The place of a column chunk. */
@@ -97,7 +97,7 @@ struct kg_parquet_runs {
     bool packed;                /* this run is bit-packed; its data is `packs` */
     const unsigned char *packs; /* of the run */
     uint64_t bit;               /* position in packs */
-    uint32_t value;             /* of a run that is not bit-packed */
+    uint32_t value;             /* value of a run that is not bit-packed */
 };
 void kg_parquet_runs_start(struct kg_parquet_runs *r, const void *bytes, size_t n,
                            int width);

@@ -36,7 +36,7 @@ struct kg_quant_form {
 struct kg_quant {
     const char *name; /* "Q4_0"; single values: as in safetensors, "BF16" */
     uint32_t id;      /* of ggml_type */
-    int values;       /* of a block; 1: single values */
+    int values;       /* values per block; 1: single values */
     int bytes;        /* size of a block; 0: a known type that is not read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);

@@ -20,7 +20,7 @@
 
 enum { KG_EVAL_RESAMPLES = 10000, KG_EVAL_TAIL = 250 };
 
-/* A statistic of (n) numbers, n >= 1, which it may reorder. */
+/* A statistic of (n) numbers, n >= 1. The function may reorder them. */
 typedef double (*kg_eval_statistic)(double *x, size_t n);
 double kg_eval_mean(double *x, size_t n);
 double kg_eval_iqm(double *x, size_t n);
@@ -37,9 +37,9 @@ kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
                             kg_eval_statistic statistic, const double *x, size_t n,
                             uint32_t set, struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_eval_bootstrap for strata: x has size (n_strata) numbers of each stratum in order.
- * Each stratum is resampled separately; the statistic is over all numbers. One stratum
- * equals set 0 of kg_eval_bootstrap.   errors: ENOMEM */
+/* kg_eval_bootstrap for strata: x has the numbers of each stratum in order, size[s] of
+ * stratum s. Each stratum is resampled separately; the statistic is over all numbers. One
+ * stratum equals set 0 of kg_eval_bootstrap.   errors: ENOMEM */
 kg_status kg_eval_bootstrap_strata(struct kg_eval_bounds *out,
                                    kg_eval_statistic statistic, const double *x,
                                    const size_t *size, size_t n_strata,

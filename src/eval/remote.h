@@ -16,7 +16,7 @@ struct kg_eval_remote_opts {
     bool completions;     /* POST /completions with text; else /chat/completions */
     const char *key;      /* NULL: none */
     int in_flight;        /* requests at once; 0: 16 */
-    int timeout_ms;       /* of one try; 0: 600,000 */
+    int timeout_ms;       /* timeout of one try; 0: 600,000 */
     int tries;            /* 0: 6 */
     int backoff_ms;       /* 0: 500 */
 };

@@ -90,7 +90,7 @@ kg_status kg_math_form_find(enum kg_math_form *form, const char *name,
 enum {
     KG_CALCULATE_MAX_BYTES = 2048,
     KG_CALCULATE_MAX_DEPTH = 64,
-    KG_CALCULATE_MAX_BITS = 4096, /* of a numerator or denominator */
+    KG_CALCULATE_MAX_BITS = 4096, /* bits of a numerator or denominator */
 };
 
 /* Appends the value to out; if there is none, sets *found to false and appends the reason

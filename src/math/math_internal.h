@@ -90,7 +90,7 @@ enum kg_math_func {
     KG_MATH_LCM,
     KG_MATH_MAX,
     KG_MATH_MIN,
-    /* the parser writes these with the ones above */
+    /* the parser replaces these by functions above */
     KG_MATH_COT,
     KG_MATH_SEC,
     KG_MATH_CSC,
@@ -130,7 +130,7 @@ enum kg_math_relation {
     KG_MATH_APPROX,
     KG_MATH_EQUIV,
     KG_MATH_TO,
-    KG_MATH_OTHER, /* and larger numbers, from commands.c: similarity, implication, .. */
+    KG_MATH_OTHER, /* this and larger numbers come from commands.c: similarity, .. */
 };
 
 enum {
@@ -259,7 +259,7 @@ struct kg_math_near {
 struct kg_math_decider {
     const struct kg_math_tree *tree;
     struct kg_math_budget *budget; /* borrowed */
-    char reason[96];               /* for the last decision */
+    char reason[96];               /* reason of the last decision */
     bool no_memory;                /* base/mem refused memory: no verdict is valid */
 };
 /* Whether a and b are the same number or function. */
@@ -353,7 +353,7 @@ kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err) KG_GUE
 
 struct kg_math_parser {
     struct kg_math_tree *t;
-    const char *start; /* of the whole text */
+    const char *start; /* start of the whole text */
     const char *p;
     const char *end;
     int depth;

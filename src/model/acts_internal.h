@@ -83,7 +83,7 @@ struct kg_staged {
     /* before a backward: row n is in `keys` at places[key_ends[n-1]..key_ends[n]), which
      * ascend; places (J), key_ends (N) */
     struct kg_ivec key_ends, places;
-    struct kg_ivec blocks;  /* of all sequences; empty without a cache */
+    struct kg_ivec blocks;  /* tables of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
     /* by kind of layer; without a cache, KG_KV_ALL serves every layer
      * kv_rows: (N) cache row that each token's key and value are written to; without a
@@ -110,7 +110,7 @@ struct kg_stage {
 struct kg_acts {
     const struct kg_backend *backend;
     struct kg_stage stage;
-    struct kg_staged pack; /* of the last forward */
+    struct kg_staged pack; /* the pack of the last forward */
     int64_t max_tokens;
     bool checkpoint;
     int32_t layers;
@@ -120,7 +120,7 @@ struct kg_acts {
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
-    struct kg_vec inv;           /* (N) of the final norm */
+    struct kg_vec inv;           /* (N) inv of the final norm */
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch of forward and backward */
     struct kg_mat act; /* (N,F) ct: silu(gate) up; then its gradient */

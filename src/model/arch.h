@@ -15,9 +15,9 @@
 /* Features of a model. A row has the features that all models of its type share; a
  * config.json may add biases (kg_model_config_features). */
 enum kg_feature {
-    KG_QKV_BIAS = 1 << 0,   /* of q, k, v */
-    KG_O_BIAS = 1 << 1,     /* of the output projection */
-    KG_MLP_BIAS = 1 << 2,   /* of gate, up and down */
+    KG_QKV_BIAS = 1 << 0,   /* bias of q, k, v */
+    KG_O_BIAS = 1 << 1,     /* bias of the output projection */
+    KG_MLP_BIAS = 1 << 2,   /* bias of gate, up and down */
     KG_HEAD_NORM = 1 << 3,  /* RMS norm of every query and key head */
     KG_SPLIT = 1 << 4,      /* q, k, v, gate, up are separate tensors */
     KG_PRE_NORM = 1 << 5,   /* x += f(norm(x)), for attention and feed-forward */
@@ -42,7 +42,7 @@ enum {
 
 /* Fields of config.json that only some classes have, and the meaning of absent ones. */
 enum kg_reads {
-    KG_READS_HEAD_DIM = 1 << 0,    /* also written; others derive it */
+    KG_READS_HEAD_DIM = 1 << 0,    /* head_dim is always written */
     KG_READS_HEADS = 1 << 1,       /* num_key_value_heads absent: equal to heads */
     KG_READS_BIAS = 1 << 2,        /* attention_bias: of q, k, v and o */
     KG_READS_MLP_BIAS = 1 << 3,    /* mlp_bias: of gate, up and down */
@@ -102,7 +102,7 @@ struct kg_arch {
     int32_t default_original;     /* original_max_position_embeddings if absent */
     double default_theta;         /* rope_theta if absent; 0: 10000 */
     double default_eps;           /* rms_norm_eps if absent; 0: 1e-6 */
-    double default_score_softcap; /* if absent; 0: none */
+    double default_score_softcap; /* softcap if absent; 0: none */
     double default_logit_softcap;
     bool default_tied; /* tie_word_embeddings if absent */
     /* the class has a field attn_logit_softcapping but its forward ignores it */
@@ -131,16 +131,16 @@ enum kg_dim {
 /* A tensor of a checkpoint: its name, its dimensions, the features that it needs, and the
  * pointer to it in struct kg_layer_params. */
 struct kg_tensor_row {
-    /* after "model.layers.N."; consecutive rows with the same suffix are row ranges of
-     * one tensor in the file; %d means a tensor per expert. Consecutive rows with %d are
-     * listed expert by expert, and `slot` is expert 0's */
+    /* name after "model.layers.N."; consecutive rows with the same suffix are row ranges
+     * of one tensor in the file; %d means a tensor per expert. Consecutive rows with %d
+     * are listed expert by expert, and `slot` is expert 0's */
     const char *suffix;
     enum kg_dim rows;
     enum kg_dim cols;
     uint32_t with; /* all of these features; 0: always */
     size_t slot;   /* offset in struct kg_layer_params */
 };
-/* per layer, without experts */
+/* maximum per layer, without experts */
 enum { KG_MAX_LAYER_TENSORS = 32 };
 
 /* The rows, in HF's order; *n: their number. */

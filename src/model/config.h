@@ -61,8 +61,8 @@ struct kg_model_config {
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
-    int32_t window;               /* of layers with a window; 0: none */
-    uint8_t layer[KG_MAX_LAYERS]; /* (L) of enum kg_layer_kind */
+    int32_t window;               /* sliding window in tokens; 0: none */
+    uint8_t layer[KG_MAX_LAYERS]; /* (L) bits of enum kg_layer_kind */
     enum kg_act act;
     /* Factors; 0 means none. embed_scale multiplies embeddings, residual_scale a branch's
      * output, score_scale scores (0: 1/sqrt(hd)); logit_divisor divides logits */
@@ -73,8 +73,8 @@ struct kg_model_config {
     double query_scalar;  /* score_scale is 1/sqrt of this, if the file has it */
     double score_softcap; /* 0: none, as logit_softcap */
     double logit_softcap;
-    double rope_local_theta; /* of layers with KG_LAYER_LOCAL_ROPE */
-    enum kg_rope rope;       /* with the fields below, if its type has them */
+    double rope_local_theta; /* theta of layers with KG_LAYER_LOCAL_ROPE */
+    enum kg_rope rope;       /* type; the fields below apply if the type has them */
     double rope_factor;
     double rope_low_freq_factor; /* llama3 */
     double rope_high_freq_factor;
@@ -132,7 +132,7 @@ kg_status kg_model_config_usual(struct kg_model_config *c,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Whether a field has no effect and kg_model_config_write preserves it. */
 bool kg_model_config_keeps(const char *key, const struct kg_json *value);
-/* Features of the model: those of the row and those the file adds. */
+/* Features of the model: the class's features and those that the file adds. */
 uint32_t kg_model_config_features(const struct kg_model_config *c);
 /* Features of layer l: experts or one feed-forward. */
 uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);

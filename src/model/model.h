@@ -39,7 +39,7 @@ struct kg_param {
     int64_t file_rows;     /* rows of that tensor, which parameters may share */
     int n_dims;            /* 1 or 2 in the file */
     bool is_product;       /* used in products, in ct; else fp32 (norms, biases) */
-    int64_t offset;        /* in elements of the fp32 slabs; -1: frozen */
+    int64_t offset;        /* first element in the fp32 slabs; -1: frozen */
     struct kg_mat compute; /* (rows, cols) panels of ct or codes; fp32 for vectors */
     bool plus_one;         /* a norm with compute = 1 + w */
     float *as_stored;      /* (cols) w if plus_one, in the backend's memory; else NULL */
@@ -48,8 +48,8 @@ struct kg_param {
 };
 
 struct kg_layer_params {
-    struct kg_param *norm1, *norm2; /* before attention and feed-forward, or NULL */
-    struct kg_param *post1, *post2; /* after attention and feed-forward, or NULL */
+    struct kg_param *norm1, *norm2; /* norms before attention and feed-forward, or NULL */
+    struct kg_param *post1, *post2; /* norms after attention and feed-forward, or NULL */
     struct kg_param *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
     struct kg_param *bq, *bk, *bv, *bo;   /* NULL without bias */
     struct kg_param *bgate, *bup, *bdown; /* NULL without bias */
@@ -84,9 +84,9 @@ struct kg_model {
     const struct kg_backend *backend;
     const struct kg_backend *host; /* kg_backend_host of backend */
     enum kg_on_host on_host;
-    const char *whose;                    /* as in the options */
+    const char *whose;                    /* see kg_model_opts */
     enum kg_dtype ct;                     /* compute dtype */
-    const char *base_dtype;               /* static; as in the options */
+    const char *base_dtype;               /* static; see kg_model_opts */
     struct kg_lora *lora;                 /* owned; NULL: no adapters */
     int32_t most_rank;                    /* highest rank of its adapters; 0: none */
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
@@ -96,7 +96,7 @@ struct kg_model {
     struct kg_param *params;
     size_t n_params;
     size_t n_base;          /* number without adapters */
-    int64_t n_elements;     /* in all trained parameters: length of a slab */
+    int64_t n_elements;     /* of all trained parameters: the length of a slab */
     struct kg_slab master;  /* (cut.n) owned; empty for inference */
     struct kg_cut cut;      /* the part of n_elements in master and other slabs */
     struct kg_ranks *ranks; /* borrowed: ranks with the other cuts; NULL: not cut */
@@ -234,7 +234,7 @@ enum kg_save_part {
 };
 struct kg_model_save {
     enum kg_dtype dtype;
-    const struct kg_slab *weights; /* borrowed, with m->cut; NULL for the model's own */
+    const struct kg_slab *weights; /* borrowed, with m->cut; NULL: the model's weights */
     const char *source_dir;        /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
     bool merge; /* W + s B A for every weight with an adapter, rounded once */
@@ -252,7 +252,7 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 struct kg_pack_seq {
     int32_t n;                  /* 1 or more */
     int32_t pos;                /* 0 without a cache and without kg_pack.keys */
-    struct kg_kv_tables blocks; /* of the cache, from position 0 on; empty without one */
+    struct kg_kv_tables blocks; /* cache blocks from position 0 on; or empty */
     /* adapters of this sequence: 0 the model's own, if any; i > 0 those of others[i - 1],
      * with the same bits as a forward of that model. Not with a backward */
     int32_t adapter;

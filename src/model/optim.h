@@ -64,7 +64,7 @@ struct kg_optim_opts {
     bool keep_trained;     /* averaging rows: evaluate and save the trained weights */
     enum kg_dtype moments; /* KG_F32, or KG_BF16 with stochastic rounding: kg_op_adamw */
     struct kg_rng_key rounding; /* for that rounding */
-    bool cut_grads;             /* for a cut model: keep only gradients of the cut */
+    bool cut_grads;             /* cut model: keep only this rank's cut of the gradient */
 };
 /* The type of state i; bytes of all states of n elements. */
 enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
@@ -73,7 +73,7 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 struct kg_optim {
     struct kg_optim_opts opts;
     struct kg_slab grads; /* owned; whole even for a cut model, unless opts.cut_grads */
-    int64_t grads_first;  /* index in the slabs of grads' first element */
+    int64_t grads_first;  /* element of the slabs at which grads begins */
     /* owned; meaning given by opts.row; in the memory of the master weights */
     struct kg_slab state[KG_OPTIM_STATES];
     struct kg_slab average; /* view in grads: average from kg_optim_weights, of the cut */

@@ -85,7 +85,7 @@ struct kg_rows_found {
 
 /* The selected rows and their values on the host. */
 struct kg_rows {
-    const struct kg_model *model; /* of the current rows; borrowed */
+    const struct kg_model *model; /* model of the current rows; borrowed */
     struct kg_rows_pack *pack;    /* owned */
     int64_t max_tokens;
     int64_t max_rows;
@@ -113,7 +113,7 @@ struct kg_rows {
     float *sum_sq;      /* (max_rows) sum_v p_v^2; NULL unless opts.sum_sq */
     float *twice;       /* (max_rows) 2 inv_temp; NULL unless opts.sum_sq */
     double *lse_twice;  /* (max_rows) NULL unless opts.sum_sq */
-    double *kl;         /* (max_rows) in ask.kl's direction; NULL unless opts.kl */
+    double *kl;         /* (max_rows) KL in ask.kl's direction; NULL unless opts.kl */
     double *anchor_lse; /* (max_rows) as kl */
 
     /* gradients, filled by the caller before the backward; NULL unless opts.backward */

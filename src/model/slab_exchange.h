@@ -24,7 +24,7 @@ struct kg_slab_stretch {
 struct kg_slab_wire {
     struct kg_ranks *ranks;           /* borrowed */
     const struct kg_backend *backend; /* of the device */
-    bool direct;                      /* by NCCL: exchanges device memory */
+    bool direct;                      /* exchanges device memory, by NCCL */
     float *out,
         /* (ranks, KG_SLAB_SENT) owned staging, for ranges that are not in the exchanged
          * memory: page-locked, or if `direct` on the device; NULL: none */

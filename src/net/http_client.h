@@ -28,7 +28,7 @@ struct kg_http_request; /* opaque */
 struct kg_http_answer {
     uint64_t ticket;
     kg_status status;   /* OK: a response arrived, with any HTTP status */
-    const char *reason; /* of an error: expected and found; the caller adds the URL */
+    const char *reason; /* error text: expected and found; the caller adds the URL */
     int http_status;
     const char *body; /* borrowed during the callback; NUL terminated */
     size_t body_n;
@@ -43,10 +43,10 @@ typedef kg_status (*kg_http_answer_fn)(void *user, const struct kg_http_answer *
 struct kg_http_client_opts {
     int max_in_flight;         /* 0: 16 connections; further requests queue */
     int connect_timeout_ms;    /* 0: 5,000 */
-    int timeout_ms;            /* per try; 0: 30,000 */
-    int deadline_ms;           /* for all tries, pauses and queueing; 0: none */
+    int timeout_ms;            /* limit per try; 0: 30,000 */
+    int deadline_ms;           /* limit for all tries, pauses and queueing; 0: none */
     int tries;                 /* 0: 4 */
-    int backoff_ms;            /* before the second try, doubled each time; 0: 250 */
+    int backoff_ms;            /* pause before a retry, doubled each time; 0: 250 */
     size_t max_response_bytes; /* 0: 64 MiB; a larger body is a failure */
     const char *bearer_key;    /* NULL: none; copied */
     /* Use the proxies in http_proxy, https_proxy and all_proxy except for hosts in

@@ -61,8 +61,8 @@ struct kg_http_conn {
     bool spoke;    /* bytes of x's answer have been sent, or are in out */
     bool half;     /* the client shut down its sending side while x was open */
     bool ended;    /* half, and all input has been read */
-    double began;  /* when the current request's first byte came; 0: none */
-    double active; /* when a byte last came or went */
+    double began;  /* time of the current request's first byte; 0: none */
+    double active; /* time of the last byte received or sent */
     struct kg_http_conn *prev, *next;
 };
 

@@ -17,7 +17,7 @@
 enum { KG_HTTP_MAX_FIELDS = 100, KG_HTTP_MAX_CHUNK_EXTRAS = 8192 };
 
 struct kg_http_field {
-    const char *name; /* as written; compared without case */
+    const char *name; /* name as written; compared without case */
     const char *value;
 };
 
@@ -26,12 +26,12 @@ struct kg_http_head {
     const char *method;
     const char *path;  /* %XX decoded, without the query */
     const char *query; /* "" for none */
-    const char *host;  /* from the target, else from the Host field; NULL: none */
+    const char *host;  /* host in the target, else in the Host field; NULL: none */
     struct kg_http_field fields[KG_HTTP_MAX_FIELDS];
     int n_fields;
-    bool keep_alive;       /* from the version and the Connection field */
+    bool keep_alive;       /* depends on the version and the Connection field */
     bool chunked;          /* the body comes in chunks */
-    uint64_t length;       /* of a body that is not chunked */
+    uint64_t length;       /* length of a body that is not chunked */
     bool expects_continue; /* the client sends the body only after 100 Continue */
     bool old;              /* HTTP/1.0: no chunks */
 };

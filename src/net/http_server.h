@@ -47,7 +47,7 @@ typedef kg_status (*kg_http_error_fn)(struct kg_str *body, int http_status,
 struct kg_http_server_opts {
     const char *host;        /* NULL: 127.0.0.1 */
     int port;                /* 0: any free port */
-    size_t max_body_bytes;   /* 0: 1 MiB; beyond: 413 */
+    size_t max_body_bytes;   /* 0: 1 MiB; a longer body gets a 413 */
     size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
     size_t max_stream_bytes; /* written but not yet read by the client; 0: 1 MiB */
     int max_connections;     /* 0: 1024; further ones get a 503 and are counted */
@@ -75,7 +75,7 @@ struct kg_http_server_opts {
 
 struct kg_http_server_stats {
     long long requests, refused_connections, errors_4xx, errors_5xx;
-    long long timeouts;    /* slow senders and readers, disconnected */
+    long long timeouts;    /* clients disconnected because they were slow */
     long long gone;        /* clients that left before their response was complete */
     long long connections; /* open now */
     long long exchanges;   /* open now */

@@ -47,7 +47,7 @@ enum kg_policy_need {
     /* the row is misleading off-policy without an importance weight */
     KG_NEED_ON_POLICY_OR_IW = 1 << 10,
     KG_NEED_ENTROPY =
-        1 << 11, /* of the current policy; needed if algo.entropy_coef > 0 */
+        1 << 11, /* entropy of the current policy; needed if algo.entropy_coef > 0 */
     KG_NEED_SELECTION = 1 << 12, /* kg_policy_select over the whole optimizer batch */
     KG_NEED_PARTS = 1 << 13,     /* several separate rewards per completion */
 };
@@ -79,7 +79,7 @@ enum kg_target {
     KG_TARGET_RETURN,
 };
 struct kg_policy_claims {
-    const char *gradient; /* of a token's term with respect to its log-prob inputs */
+    const char *gradient; /* derivative of a token's term by its log-prob inputs */
     enum kg_target target;
     unsigned on_policy; /* enum kg_unbiased: y drawn from p = old = mu */
     /* y drawn from old = mu, which is not p. A KL row that takes an importance weight
@@ -127,7 +127,7 @@ struct kg_algo {
     const struct kg_aggregate_row *aggregate;
     const struct kg_mask_row *mask;
     const struct kg_place_row *kl_in;
-    const char *name[KG_TABLE_COUNT]; /* of the chosen rows; static or borrowed */
+    const char *name[KG_TABLE_COUNT]; /* names of the chosen rows; static or borrowed */
 
     double mask_delta;
     double clip_low, clip_high;
@@ -153,7 +153,7 @@ struct kg_algo {
     bool rpg_detach;
     double count_eps;
 
-    double kl_beta;    /* with kl_target: the current value, which the run updates */
+    double kl_beta;    /* with kl_target: the current value, updated by the run */
     double kl_target;  /* 0 off */
     double kl_horizon; /* in samples */
     int kl_top_k;

@@ -153,7 +153,7 @@ struct kg_policy_batch {
     const double *old_log_kept; /* (N) old policy */
 
     const double *pg_weight;      /* (N) from kg_policy_weights */
-    const double *kl_weight;      /* (N) from there; may be NULL without KL */
+    const double *kl_weight;      /* (N) from kg_policy_weights; may be NULL without KL */
     const double *entropy_weight; /* (N) may be NULL if algo.entropy_coef is 0 */
     /* (N) or NULL: detached factor of each policy term (replaces algo.tis) */
     const double *is_weight;
@@ -167,7 +167,7 @@ struct kg_policy_batch {
 /* Differences between the current policy and the sampler at the sampled tokens: sums, in
  * nats and in probabilities. */
 struct kg_policy_gap {
-    double logp_sum; /* of the current policy, for its perplexity */
+    double logp_sum; /* log-probs of the current policy, for its perplexity */
     double mu_sum;   /* of the sampler */
     double k3_sum;   /* KL(mu||p) by its low-variance form */
     double abs_sum;  /* |p - mu| */
@@ -203,7 +203,7 @@ struct kg_policy_metrics {
     int64_t tis_outside;     /* weight old/sampler beyond a bound of algo.tis */
     int64_t masked_positive; /* dropped by a trust region */
     int64_t masked_negative;
-    double ratio_sum; /* of the row's ratio, raw */
+    double ratio_sum; /* sum of the row's raw ratio */
     double ratio_sum_sq;
     double ratio_min;
     double ratio_max;
@@ -215,7 +215,7 @@ struct kg_policy_metrics {
     double mismatch_max;
     double prob_gap_min; /* exp(logp) - exp(mu_logp), signed */
     double prob_gap_max;
-    double divergence_sum; /* of a trust region */
+    double divergence_sum; /* divergences of a trust region */
     double divergence_max;
     int64_t divergence_below_01;
     int64_t divergence_below_05;

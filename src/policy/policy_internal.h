@@ -69,7 +69,7 @@ struct kg_pg_in {
     int k;
     int32_t token;
     bool selected;  /* batch scope */
-    double entropy; /* 0 if unknown; for the metrics */
+    double entropy; /* entropy, for the metrics; 0 if unknown */
 };
 
 struct kg_pg_out {
@@ -99,7 +99,7 @@ struct kg_surrogate_row {
                      struct kg_pg_call call);
     int kind, style; /* data of the row for functions that serve several rows */
     bool own_is;     /* applies is_weight itself */
-    bool to_mu;      /* its ratio is against the sampler, not the old policy */
+    bool to_mu;      /* the row's ratio is against the sampler, not the old policy */
     bool divergence; /* sets divergence */
     /* contains kl.beta times a KL to the old policy (ipo: a squared log-ratio to the
      * sampler); kl.estimator must be none */
@@ -159,7 +159,7 @@ void kg_pg_rpg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
 /* ---- masks ---- */
 struct kg_mask_row {
     struct kg_policy_about about;
-    /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
+    /* divergence of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
     bool single;    /* may mask some tokens of a sequence that has one advantage */
@@ -232,8 +232,8 @@ struct kg_aggregate_row {
     double (*weight)(double length, const struct kg_policy_totals *totals);
     /* bias of the average, for a term that is unbiased at a fixed context */
     enum kg_average average;
-    bool divides_by_answers; /* by the number of samples in the batch */
-    bool divides_by_norm;    /* by algo.length_norm, which is then required */
+    bool divides_by_answers; /* divides by the number of samples in the batch */
+    bool divides_by_norm;    /* divides by algo.length_norm, which is then required */
 };
 
 /* ---- metrics ---- */

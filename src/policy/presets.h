@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 struct kg_preset_value {
-    const char *key; /* of a recipe; NULL ends the list */
+    const char *key; /* a recipe's key; NULL ends the list */
     const char *value;
     const char *from; /* the preset that gives it: the name of this one, or of a base */
 };
@@ -28,7 +28,7 @@ struct kg_preset {
     const char *help;
     const char *source; /* publication */
     const struct kg_preset_value
-        *values; /* its own, then those of bases; key NULL ends */
+        *values; /* own values, then the bases' values; key NULL ends */
 };
 
 /* errors: NOTFOUND, lists valid names */

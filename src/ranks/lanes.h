@@ -28,7 +28,7 @@ struct kg_lane_lengths {
     /* sequences i with equal i / group share most; 0 or 1: none do */
     size_t group;
     int64_t budget;   /* tokens of a pack; a shared prefix counts once */
-    int64_t max_keys; /* the same, counting a shared prefix each time; 0: no limit */
+    int64_t max_keys; /* tokens, counting a shared prefix each time; 0: no limit */
 };
 
 /* lane[i] of sequence i, 1 <= lanes <= KG_LANES_MAX. Deals sequences by falling cost,

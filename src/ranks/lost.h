@@ -19,15 +19,15 @@ enum { KG_RANKS_SOCKETS = 64 };
  * before it leaves. All ranks of one machine share this memory, so that a rank that left
  * because of the loss is not taken for its cause. {0}: none */
 struct kg_ranks_loss {
-    atomic_int who; /* its number + 1, if it is gone; -(number + 1) if it is silent */
-    atomic_int by;  /* the rank that reported it; set after `who` */
-    /* it left by itself, because a message was not the one it expected */
+    atomic_int who; /* the rank's number + 1 if gone; -(number + 1) if silent */
+    atomic_int by;  /* the rank that reported the loss; set after `who` */
+    /* the lost rank left by itself, because of an unexpected message */
     atomic_bool unlike;
     /* if memory is shared: number of polls so far, and each rank's reply */
     atomic_uint question;
     struct {
-        atomic_uint to;         /* the last poll that it replied to */
-        _Atomic uint64_t waits; /* bit p: it waits for rank p */
+        atomic_uint to;         /* the last poll that the rank replied to */
+        _Atomic uint64_t waits; /* bit p: the rank waits for rank p */
     } answer[KG_RANKS_SOCKETS];
 };
 

@@ -40,7 +40,7 @@ void kg_ranks_nccl_close(struct kg_ranks *r);
 
 /* "2.28.9", borrowed; NULL: none. */
 const char *kg_ranks_nccl_version(const struct kg_ranks *r);
-/* The file it was loaded from; NULL: none. */
+/* The file that NCCL was loaded from; NULL: none. */
 const char *kg_ranks_nccl_path(const struct kg_ranks *r);
 
 /* As kg_ranks_exchange for device memory: ordered after earlier launches, complete on

@@ -95,7 +95,7 @@ struct kg_ranks {
     void *wire;                  /* the transport's */
     struct kg_ranks_nccl *nccl;  /* owned; NULL: none, or owned by the whole */
     uint64_t sent;               /* bytes sent to other ranks so far, by NCCL too */
-    struct kg_ranks_clock clock; /* so far; for a part: of the whole */
+    struct kg_ranks_clock clock; /* times so far; for a part: of the whole */
     bool agreeing;               /* the current exchange is an agreement */
     const char *kind;            /* kind in message headers; NULL: the caller's `what` */
     bool told;                   /* all ranks know the failure being returned */

@@ -14,7 +14,7 @@
 enum kg_shard {
     KG_SHARD_NONE,
     KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
-    KG_SHARD_GRADIENTS, /* and gradients, computed bucket by bucket */
+    KG_SHARD_GRADIENTS, /* these and gradients, computed bucket by bucket */
 };
 
 /* The values of a recipe: a member per section of keys, or the options struct of the
@@ -86,13 +86,13 @@ struct kg_recipe {
     const char *episode_env;
     struct kg_episode_opts episode; /* and search */
     const char *preset;             /* "": none */
-    struct kg_algo algo;            /* with the names of rows, not looked up yet */
+    struct kg_algo algo;            /* names of rows are not looked up yet */
     bool reproduction;
     const char *anchor_path;
     bool anchor_on_host;
     struct {
         const char *kind;
-        struct kg_optim_opts opts; /* all but row and number of updates */
+        struct kg_optim_opts opts; /* all fields but row and number of updates */
         int64_t warmup_steps;
         bool stairs; /* warmup rises once per step */
         bool on_host;

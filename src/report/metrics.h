@@ -75,7 +75,7 @@ const char *kg_metric_group_title(enum kg_metric_group group);
 /* For phase "validation", a row with a name in val/ also describes the anchor's metric in
  * val_anchor/. */
 struct kg_metric_row {
-    const char *phase; /* of its line: sft, rl, validation */
+    const char *phase; /* phase of its line: sft, rl, validation */
     const char *name;  /* a trailing NAME stands for any data source */
     enum kg_metric_group group;
     /* rows of one group with the same text share a plot; NULL: no plot of its own,

@@ -15,7 +15,7 @@
 enum { KG_PLOT_COLOURS = 8, KG_PLOT_DASHES = 4 };
 
 struct kg_plot_colour {
-    const char *light, *dark; /* on white, on black */
+    const char *light, *dark; /* colour on white, and on black */
 };
 extern const struct kg_plot_colour kg_plot_colours[KG_PLOT_COLOURS];
 

@@ -35,7 +35,7 @@ struct kg_episode_opts {
     const struct kg_episode_host *host;
     const struct kg_prompt_opts *prompt;
     struct kg_further_names *further;
-    struct kg_env_opts env_opts; /* its texts are borrowed until the episodes close */
+    struct kg_env_opts env_opts; /* texts are borrowed until the episodes close */
     int32_t turns;       /* number of turns with tools; one turn without tools follows */
     int32_t turn_tokens; /* maximum of new tokens per turn */
     int32_t obs_tokens;  /* maximum of tokens per observation */

@@ -20,7 +20,7 @@ struct kg_exec_prompt {
     int32_t adapter;                       /* see struct kg_pack_seq */
     const struct kg_sampling *sampling;    /* borrowed: temperature and record widths */
     const struct kg_prompt_scores *scores; /* borrowed; NULL: no scores */
-    int64_t index;                         /* of the prompt, for errors */
+    int64_t index;                         /* index of the prompt, for errors */
     uint16_t *experts; /* (n,C) borrowed; out: experts of computed tokens; or NULL */
     /* a later pass draws more tokens after this prompt; for a single prompt only */
     bool again;
@@ -30,7 +30,7 @@ struct kg_exec_prompt {
 
     /* private to the executor */
     int32_t piece_n;
-    int64_t piece_row; /* row of its piece in the current pack */
+    int64_t piece_row; /* row of the prompt's piece in the current pack */
     int64_t score_row; /* the first of n_scored rows to score */
     int32_t n_scored;
 };
@@ -51,7 +51,7 @@ struct kg_exec_step {
     struct kg_sampler_pick pick;
     const int32_t *top_ids; /* (record_top_k) valid until the next pass */
     const float *top_logp;
-    const uint16_t *experts; /* (C) of the fed token; NULL: not recorded */
+    const uint16_t *experts; /* (C) experts of the fed token; NULL: not recorded */
     kg_status status;        /* if not OK, nothing was drawn, because of err */
     struct kg_err err;
 };
@@ -68,7 +68,7 @@ enum { KG_EXEC_PASSES = 2 };
 
 struct kg_exec {
     const struct kg_model *m; /* borrowed */
-    int64_t parameters;       /* of m, including frozen ones */
+    int64_t parameters;       /* number in m, including frozen ones */
     int32_t max_batch, prefill_chunk;
     /* maximum rows of a decode step, including padding rows without a sequence */
     int32_t rows;
@@ -81,7 +81,7 @@ struct kg_exec {
     uint16_t *experts; /* (rows,C) owned; NULL: not recorded */
     int top_capacity;
     int top_k;           /* width of the arrays now: maximum over sequences */
-    double draw_seconds; /* of the last pass taken, summed over its threads */
+    double draw_seconds; /* time to draw in the last pass taken, summed over threads */
     bool ahead;          /* a pass may be launched before the previous is taken */
     /* pass n is at n % KG_EXEC_PASSES; n counts all passes of all sessions */
     struct kg_exec_pass passes[KG_EXEC_PASSES];
@@ -89,13 +89,13 @@ struct kg_exec {
 
     struct kg_block memory;         /* owned: holds the arrays below */
     struct kg_exec_prompt *prompts; /* (max_batch+1) indexed by the caller */
-    struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
+    struct kg_exec_prompt **wanted; /* (max_batch+1) the current pass's prompts */
     struct kg_exec_step *steps;     /* (KG_EXEC_PASSES rows) */
     int32_t *from;          /* (rows) kg_exec_step.from, if passes are launched ahead */
     double *prompt_lse;     /* (prefill_chunk) for scoring prompts */
-    float *logits;          /* (max_batch,V) of rows sampled on the host */
+    float *logits;          /* (max_batch,V) logits of rows sampled on the host */
     double *lse;            /* (rows) */
-    struct kg_draw *how;    /* (rows) for sampling by the backend */
+    struct kg_draw *how;    /* (rows) parameters for sampling by the backend */
     struct kg_drawn *drawn; /* (rows) */
     float **adjusted;       /* (rows) see struct kg_draws */
     uint64_t *kept;         /* (rows,(V+63)/64) owned; NULL: not recorded */

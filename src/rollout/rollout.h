@@ -74,7 +74,7 @@ struct kg_sampling {
     int record_top_k; /* K top ids to record with every token; 0: none */
     /* record the ids kept by truncated sampling */
     bool record_kept;
-    bool record_experts; /* for every computed token, if the model has experts */
+    bool record_experts; /* record the experts of every computed token, if any */
     const struct kg_adjust *adjust; /* borrowed; NULL: none; excludes record_kept */
     struct kg_rng_key rng;
 };
@@ -83,7 +83,7 @@ struct kg_sampling {
  * The caller's arrays are filled while the prompt is computed, from position 1 on,
  * because nothing precedes token 0. */
 struct kg_prompt_scores {
-    float *logp;      /* (prompt_n) of token t given the tokens before it */
+    float *logp;      /* (prompt_n) log-prob of token t given the tokens before it */
     int32_t *top_ids; /* (prompt_n,K) top ids at t, K = record_top_k; NULL if K is 0 */
     float *top_logp;  /* (prompt_n,K) */
 };
@@ -109,7 +109,7 @@ struct kg_request {
     /* number of tokens at the end of the prompt that already belong to the completion of
      * its only sample: a stop string may begin in them */
     int32_t begun;
-    /* its own parameters, borrowed; NULL: those of the session */
+    /* the request's parameters, borrowed; NULL: the session's parameters */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many
      * tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them are

@@ -20,7 +20,7 @@ struct kg_request_limits {
     int32_t vocab;
     int32_t choices;            /* experts per token; 0: the model has none */
     int32_t max_len;            /* prompt and completion */
-    struct kg_kv_size n_blocks; /* of the cache; 0 for an unused kind */
+    struct kg_kv_size n_blocks; /* blocks of the cache; 0 for an unused kind */
     int32_t seen;               /* window size of layers with a window */
     int32_t chunk;              /* prefill chunk of prompts and turns */
     int32_t n_adapters;         /* adapters mixed into the model */
@@ -55,7 +55,7 @@ struct kg_seq {
     int64_t since;      /* the turn's first decode pass with a row for it */
     int32_t row;        /* row in the pass launched last; -1: none */
     struct kg_str text; /* owned: text of this turn, to search stop strings */
-    kg_status status;   /* if not OK, it failed with err */
+    kg_status status;   /* if not OK, the sequence failed with err */
     struct kg_err err;
 };
 

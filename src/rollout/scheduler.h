@@ -78,7 +78,7 @@ static inline int32_t kg_job_needs(const struct kg_job *j, int kind)
 /* A table of blocks, with a reference to each of at[from, end); these are distinct. All
  * other entries repeat these or are never read. */
 struct kg_table {
-    int32_t *at; /* (n) from position 0 on */
+    int32_t *at; /* (n) blocks from position 0 on */
     int32_t n, from, end;
     int32_t shared; /* entries before this one belong to the prompt */
 };
@@ -98,7 +98,7 @@ struct kg_slot {
 /* Tokens that sequences wait for: a prompt, or those given to a resumed sequence. */
 struct kg_group {
     struct kg_job job;
-    int32_t resumed;                    /* its slot; -1: a prompt */
+    int32_t resumed;                    /* slot of the resumed sequence; -1: a prompt */
     int32_t n_started;                  /* samples started so far */
     int32_t n_waiting;                  /* slots in state STARTING */
     struct kg_table table[KG_KV_KINDS]; /* of the prompt */
@@ -112,7 +112,7 @@ struct kg_list {
 struct kg_sched_opts {
     int32_t max_batch;          /* rows: slots that are STARTING or RUNNING */
     int32_t max_open;           /* slots; >= max_batch */
-    struct kg_kv_size n_blocks; /* of the cache; 0 for an unused kind */
+    struct kg_kv_size n_blocks; /* blocks of the cache; 0 for an unused kind */
     int32_t blocks_per_seq;     /* maximum number of entries of a table */
 };
 

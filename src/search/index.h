@@ -87,8 +87,8 @@ struct kg_index_info {
     int64_t terms;    /* distinct */
     int64_t tokens;   /* in all passages */
     uint64_t bytes;   /* of the file */
-    uint64_t hash;    /* of the pages; if equal, searches by words give equal results */
-    int32_t dim;      /* of vectors; 0: none */
+    uint64_t hash;    /* equal hash of pages: searches by words give equal results */
+    int32_t dim;      /* dimension of vectors; 0: none */
     uint64_t encoder; /* hash of the vectors' encoder, see encoder.h */
 };
 
@@ -118,7 +118,7 @@ void kg_index_device(struct kg_index_device *out, const struct kg_index *index) 
 kg_status kg_index_device_plan(uint64_t *bytes, const struct kg_index *index,
                                const struct kg_search_how *how,
                                struct kg_err *err) KG_GUEST;
-void kg_index_close(struct kg_index *index); /* after its searchers; NULL allowed */
+void kg_index_close(struct kg_index *index); /* close its searchers first; NULL allowed */
 void kg_index_info(struct kg_index_info *out, const struct kg_index *index);
 kg_status kg_index_verify(const char *path, struct kg_err *err) KG_MUST_CHECK;
 

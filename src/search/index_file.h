@@ -17,7 +17,7 @@ struct kg_index {
     struct kg_dense *dense; /* owned; NULL: words only */
     bool by_words;          /* false: vectors only */
     int fusion;             /* of enum kg_fusion */
-    double weight;          /* of the vectors' ranking */
+    double weight;          /* weight of the vectors' ranking */
     char *path;             /* owned */
     struct kg_index_info info;
     struct kg_bm25 bm25;

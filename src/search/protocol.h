@@ -50,7 +50,7 @@ kg_status kg_retrieve_answer_end(struct kg_str *out, struct kg_err *err) KG_MUST
 
 struct kg_retrieve_answer { /* {0} allowed */
     struct kg_json_doc doc;
-    struct kg_passage *passages; /* of all queries; their texts are in doc */
+    struct kg_passage *passages; /* passages of all queries; their texts are in doc */
     size_t *first;               /* (n + 1) index of each query's first passage */
     char **wrong;                /* (n) owned; why a list cannot be read, or NULL */
     size_t n;                    /* queries */

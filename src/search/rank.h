@@ -13,7 +13,7 @@
 
 struct kg_candidate {
     double score;
-    int64_t row; /* of the passage, from 1 */
+    int64_t row; /* row of the passage, from 1 */
 };
 
 /* Adds an entry to a list of the `max` best entries. best (max); *n entries used */

@@ -30,11 +30,11 @@ typedef kg_status (*kg_retrieved_fn)(void *user, const struct kg_retrieved *a,
 
 struct kg_retriever_opts {
     const char *where;        /* an index file, or http://HOST:PORT/retrieve */
-    struct kg_search_how how; /* for an index; a server has its own */
+    struct kg_search_how how; /* settings for an index; a server has its own */
     int topk;                 /* passages per query; 0: 3 */
     int batch;                /* queries per request; 0: 64 */
     int max_in_flight;        /* requests; 0: 8 */
-    int timeout_ms;           /* of one try; 0: 30,000 */
+    int timeout_ms;           /* timeout of one try; 0: 30,000 */
     int tries;                /* 0: 4 */
     /* number of cached answers, least recently used are evicted; 0: 100,000; -1: none */
     int64_t cache;

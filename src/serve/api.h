@@ -64,7 +64,7 @@ struct kg_api_prompt {
     /* bytes of the first tokens that are not part of the text (BOS, the tokenizer's
      * leading space); set for echo */
     size_t added;
-    struct kg_prompt_scores scores; /* owned; for echo with logprobs; from the engine */
+    struct kg_prompt_scores scores; /* owned; by the engine, for echo with logprobs */
 };
 
 struct kg_api_request {
@@ -81,7 +81,7 @@ struct kg_api_request {
     bool one_call;                  /* parallel_tool_calls is false */
     bool reads_calls;               /* parse tool calls in the completions */
     struct kg_session_turn turn;    /* kind CHAT: the session that the request names */
-    enum kg_special special;        /* for a text prompt; auto for messages */
+    enum kg_special special;        /* setting for a text prompt; auto for messages */
     bool stream;
     bool include_usage;
     bool logprobs;
@@ -215,7 +215,7 @@ struct kg_api_choice {
     size_t from, to; /* tokens of t listed in this piece */
     /* not NULL: list the prompt's tokens and scores first */
     const struct kg_api_prompt *prompt;
-    struct kg_api_offset *offset;      /* of token `from`; moves past the listed tokens */
+    struct kg_api_offset *offset;      /* offset of token `from`; then of token `to` */
     enum kg_finish finish;             /* NONE: unfinished */
     const struct kg_tool_calls *calls; /* tool calls of the completion; NULL: none */
 };

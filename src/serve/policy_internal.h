@@ -12,7 +12,7 @@ struct kg_policy; /* opaque */
 
 struct kg_policy_numbers {
     struct kg_further_names *further; /* of the run; NULL: numbers are only checked */
-    const char *key;                  /* of the recipe, for a warning */
+    const char *key;                  /* key of the recipe, for a warning */
     bool dropped; /* a number was dropped because the run has no name left */
 };
 /* Reads the verdict of a report into out->reward, graded and further; sets the rest to 0.
@@ -24,7 +24,7 @@ kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
 
 /* The branches and turns that were sampled in an episode. */
 struct kg_policy_turn {
-    size_t branch, begin, end; /* its tokens of the branch */
+    size_t branch, begin, end; /* the turn's tokens in the branch */
 };
 struct kg_policy_record {
     struct kg_traj *branches; /* (n_branches) owned */

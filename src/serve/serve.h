@@ -36,13 +36,13 @@ struct kg_serve_opts {
     const struct kg_chat_template *chat; /* NULL: no chat */
     /* for chat: see struct kg_api_model; NULL: none */
     const char *system, *opening, *date;
-    const char *name;       /* of the model, shown to clients */
+    const char *name;       /* name of the model, shown to clients */
     const char *host;       /* NULL: 127.0.0.1 */
     int port;               /* 0: any free port */
     const char *bearer_key; /* NULL: no key needed */
-    /* of kg_serve_train: a key for each user (net/http_keys.h); NULL: one user */
+    /* kg_serve_train: a key for each user (net/http_keys.h); NULL: one user */
     const struct kg_http_keys *keys;
-    int max_models;    /* of kg_serve_train, per user; 0: 4, or any for one user */
+    int max_models;    /* kg_serve_train: limit per user; 0: 4, or any for one user */
     int32_t max_batch; /* number of sequences decoded together; 0: 64 */
     int32_t max_len;   /* prompt and completion; 0: the model's context length */
     /* size of the cache; 0: max_batch contexts or 65,536 tokens, whichever is less */
@@ -60,7 +60,7 @@ struct kg_serve_opts {
     double piece_seconds;
     bool routed_experts; /* complete responses list the experts of their tokens */
     int drain_s;         /* time for open requests after stop; 0: 30 */
-    uint64_t seed;       /* of requests without a seed */
+    uint64_t seed;       /* seed of requests without one */
 };
 
 /* The engine options for opts, with defaults filled in. */

@@ -63,7 +63,7 @@ struct kg_serve_choice {
     struct kg_str said;         /* owned; for streams: the text so far */
     size_t told_n;              /* bytes of `said` already sent */
     struct kg_tool_calls calls; /* owned; parsed from the text */
-    double last;                /* when the last piece was sent, seconds of the clock */
+    double last;                /* time of the last piece, in seconds of the clock */
     size_t told; /* tokens of the trajectory already sent, prompt included */
     struct kg_api_offset offset; /* of token `told` */
     bool begun;                  /* a piece was sent */
@@ -98,8 +98,8 @@ struct kg_serve_job {
     enum kg_serve_end end;
     struct kg_err failure;
     double received;                      /* seconds of the clock */
-    double first;                         /* when the first token came; 0: none yet */
-    char episode_id[KG_SERVE_EPISODE_ID]; /* from the request's path */
+    double first;                         /* time of the first token; 0: none yet */
+    char episode_id[KG_SERVE_EPISODE_ID]; /* episode in the request's path */
     /* the episode whose turn this is; NULL: none. Borrowed */
     struct kg_policy_episode *episode;
     struct kg_serve_job *next;
@@ -118,9 +118,9 @@ struct kg_serve {
     struct kg_http_server *http;
     pthread_t intake_thread;
     bool intake_runs;
-    struct kg_serve_job *live; /* of the model thread */
-    struct kg_str scratch;     /* of the model thread */
-    int phase;                 /* of the model thread, while it serves */
+    struct kg_serve_job *live; /* jobs of the model thread */
+    struct kg_str scratch;     /* used by the model thread */
+    int phase;                 /* phase of the model thread while it serves */
     int64_t fresh;   /* tokens that the model thread has not yet counted in metrics */
     char prefix[24]; /* prefix of response ids, different for each start of the server */
 
@@ -141,7 +141,7 @@ void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
 void kg_serve_detach(struct kg_serve *s);
 /* Submits the ready jobs and makes a step.   *busy: whether anything decodes */
 kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err) KG_MUST_CHECK;
-void kg_serve_wait(struct kg_serve *s, int ms); /* for a request to be ready */
+void kg_serve_wait(struct kg_serve *s, int ms); /* waits for a request to be ready */
 
 /* ---- job.c ---- */
 

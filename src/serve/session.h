@@ -31,20 +31,20 @@ enum { KG_SESSION_ID_BYTES = 256, KG_SESSIONS = 4096 };
 
 /* A turn before its answer. */
 struct kg_session_turn {
-    const char *session; /* its id; NULL: none. Borrowed, as messages */
-    int32_t adapter;     /* of the request; a session belongs to one model */
+    const char *session; /* session id; NULL: none. Borrowed, as messages */
+    int32_t adapter;     /* the request's adapter; a session belongs to one model */
     const struct kg_json *messages;
     struct kg_str text; /* owned; their rendering */
     uint64_t parent;    /* the kept turn that it continues; 0: none */
 };
 
 struct kg_session_answer {
-    const int32_t *ids; /* (n) of prompt and answer */
+    const int32_t *ids; /* (n) ids of prompt and answer */
     size_t n;
     const char *text; /* (text_n) of both */
     size_t text_n;
     size_t answer_n; /* bytes of text that belong to the completion */
-    size_t end_n;    /* bytes of its last id if that is a special token; else 0 */
+    size_t end_n;    /* bytes of the last id if that is a special token; else 0 */
 };
 
 struct kg_session_stats {

@@ -13,7 +13,7 @@ struct kg_task_command {
     const char *command; /* run by sh -c in a process group of its own */
     /* names "A,B" of environment variables besides the usual ones; NULL: none */
     const char *env;
-    int timeout_ms; /* for a batch; then the process and its descendants are killed */
+    int timeout_ms; /* limit for a batch; then the process tree is killed */
 };
 /* errors: EINVAL (a named variable is not set) */
 kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;

@@ -55,8 +55,8 @@ struct kg_dataset {
     /* counts of dropped records, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
-    int64_t dropped_excluded; /* by name: see task_opts.exclude */
-    int64_t dropped_golds;    /* without a possible match: task_opts.drop_golds */
+    int64_t dropped_excluded; /* dropped by name: see task_opts.exclude */
+    int64_t dropped_golds;    /* dropped as not gradable: task_opts.drop_golds */
     int64_t dropped_repeated; /* see task_opts.unique */
     /* records kept although an earlier record has the same prompt, gold answer and
      * data_source */

@@ -283,8 +283,8 @@ static inline const float *kg_not_one(const float *inv_temp, int64_t n)
 /* Results of a forward; NULL pointers are not computed. The caller owns all arrays. */
 struct kg_head_out {
     double *lse;      /* (N) log sum_v exp z */
-    float *logp;      /* (N) at target; 0 if target is -1 */
-    float *logp_at;   /* (N,K) at indices; -inf in unused slots */
+    float *logp;      /* (N) log-prob of target; 0 if target is -1 */
+    float *logp_at;   /* (N,K) log-probs of indices; -inf in unused slots */
     float *entropy;   /* (N) nats */
     int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
     float *top_logp;  /* (N,top_k) */
@@ -334,7 +334,7 @@ struct kg_draws {
  * because when a row nearly cancels (p_y near 1, p near q) the rounding error of a float
  * would dominate. */
 struct kg_head_grad {
-    const double *lse;      /* (N) of the forward */
+    const double *lse;      /* (N) lse of the forward */
     const double *a_target; /* (N) dloss/dlogp at target; or NULL */
     /* (N,K) dloss/dlogp at indices, in addition to a_target; or NULL */
     const double *a_indices;
@@ -343,9 +343,9 @@ struct kg_head_grad {
     const double *a_kl_reverse; /* (N) dloss/dR; or NULL */
     const double *a_kl_forward; /* (N) dloss/dF; or NULL */
     const double *kl_reverse;   /* (N) R of the forward, with a_kl_reverse */
-    const double *anchor_lse;   /* (N) of the forward pass, with a_kl_* */
+    const double *anchor_lse;   /* (N) lse' of the forward, with a_kl_* */
     const double *a_set;        /* (N) dloss/dlog S; or NULL */
-    const double *set_logp;     /* (N) of the forward, with a_set */
+    const double *set_logp;     /* (N) log S of the forward, with a_set */
     struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
     struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL: not computed */
 };
@@ -370,7 +370,7 @@ struct kg_route {
 
 /* Matrices of E experts with equal shapes at equal distances. */
 struct kg_groups {
-    const int32_t *first; /* (E+1) of a route */
+    const int32_t *first; /* (E+1) first of a struct kg_route */
     int32_t n;            /* E */
     int64_t stride;       /* bytes from one expert's matrix to the next */
 };
@@ -691,8 +691,8 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 /* ---- operations ---- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows, or for NT and NN in panels
- * (same bits, no packing); accumulate needs c fp32.
+ * c is fp32 or ct, with accumulate fp32; a and b have one dtype (bf16 or fp32). b is in
+ * rows, or for NT and NN in panels (same bits, no packing).
  * numerics: see kg_matmul_kind.   errors: SHAPE, DTYPE, EINVAL (layout), ENOMEM */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
@@ -851,8 +851,8 @@ kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
 /* One product of kg_op_matmul per expert, over the rows at its places, so a row's bits do
  * not depend on other tokens. Even if a library computes the device's other bf16
  * products, these use the matrix instruction.
- *   NT, NN: rows first[e].. of c by those of a and matrix e of b
- *   TN: matrix e of c by rows first[e].. of a and b
+ *   NT, NN: rows first[e].. of c are the product of these rows of a and matrix e of b
+ *   TN: matrix e of c is the product of rows first[e].. of a and of b
  * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul, EINVAL (places) */
 kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                               struct kg_mat a, struct kg_mat b, const struct kg_groups *g,

@@ -13,7 +13,7 @@ struct kg_tiling {
     int64_t rows;
     int64_t panels;
     int64_t unit_rows;   /* blocks begin at multiples of this */
-    int64_t unit_panels; /* and of this: whole tiles, whole cache lines */
+    int64_t unit_panels; /* panels, too: whole tiles, whole cache lines */
     int64_t row_blocks;
     int64_t col_blocks;
 };

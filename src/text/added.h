@@ -17,7 +17,7 @@ struct kg_added_token {
     int32_t id;
     bool single_word; /* matches only if no letter, digit or mark is next to it */
     bool lstrip;      /* the match includes white space before it */
-    bool rstrip;      /* and white space after it */
+    bool rstrip;      /* the match includes white space after it */
     bool special;
     size_t place; /* index of the push; of equal contents, the first is found */
 };

@@ -19,7 +19,7 @@ enum { KG_BPE_NO_RANK = INT32_MAX };
 struct kg_merge {
     uint64_t pair; /* left id << 32 | right id; UINT64_MAX in a free slot */
     int32_t rank;
-    int32_t id; /* of the merged token */
+    int32_t id; /* id of the merged token */
 };
 
 /* Merges, hashed by pair. */

@@ -114,7 +114,7 @@ struct kg_jinja_loop {
     const struct kg_jv_list *items;
     size_t i;
     int64_t depth0;
-    const struct kg_jinja_node *node; /* of a recursive loop; else NULL */
+    const struct kg_jinja_node *node; /* node of a recursive loop; else NULL */
     struct kg_jinja_scope *scope;     /* the scope around the loop */
     struct kg_jv changed;             /* the last argument of loop.changed */
 };
@@ -263,7 +263,7 @@ struct kg_jinja_parser {
     struct kg_err *err;
     int depth;
     int loops; /* number of loops around this position, within the current macro */
-    int uses;  /* of the macro being read */
+    int uses;  /* KG_JN_USES_ bits of the macro being read */
 };
 struct kg_jinja_node *kg_jinja_node_new(struct kg_jinja_parser *p,
                                         enum kg_jinja_kind kind);

@@ -19,7 +19,7 @@ enum kg_pattern_fit {
     KG_PATTERN_WHOLE, /* re.fullmatch(text, name) */
     KG_PATTERN_END,   /* re.match(rf"(.*\.)?({text})$", name): a suffix after a dot */
 };
-enum { KG_PATTERN_BYTES = 1024 /* of the pattern, with its NUL */ };
+enum { KG_PATTERN_BYTES = 1024 /* bytes of the pattern, with its NUL */ };
 
 /* text: borrowed
  * errors: EFORMAT (syntax, with offset; too long), UNSUPPORTED (named above), ENOMEM */

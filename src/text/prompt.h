@@ -59,7 +59,7 @@ struct kg_prompt_source {
     const char *text; /* NULL: messages */
     size_t n;
     const struct kg_json *messages; /* an array */
-    const struct kg_json *tools;    /* of a conversation, or NULL */
+    const struct kg_json *tools;    /* tools of a conversation, or NULL */
 };
 /* Appends the prompt. *rendered: a chat template rendered it
  * errors: EINVAL, EUNSUPPORTED (a setting that cannot apply), EFORMAT (a NUL in it),

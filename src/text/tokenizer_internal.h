@@ -39,7 +39,7 @@ struct kg_tokenizer_file {
  * output. */
 struct kg_tokenizer_kind {
     const char *name; /* name of the kind, if there is no token model */
-    const char *file; /* in the model folder */
+    const char *file; /* file name in the model folder */
     kg_status (*parse)(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                        struct kg_err *err);
     kg_status (*encode)(struct kg_ids *out, const struct kg_tokenizer *tok,

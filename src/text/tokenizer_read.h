@@ -91,7 +91,7 @@ struct kg_step_row {
     kg_status (*read)(struct kg_reader *r, const struct kg_json *value);
 };
 struct kg_step_table {
-    const char *path; /* of the part, for messages */
+    const char *path; /* path of the part, for messages */
     const char *list; /* the key of a Sequence's list */
     const struct kg_step_row *rows;
 };

@@ -17,8 +17,8 @@
 enum { KG_UNKNOWN_PENALTY = 10 };
 
 struct kg_unigram_node { /* a node of the trie of all pieces */
-    uint32_t first;      /* its children are consecutive, ordered by byte */
-    int32_t id;          /* of the piece that ends here; -1: none */
+    uint32_t first;      /* first child; children are consecutive, ordered by byte */
+    int32_t id;          /* id of the piece that ends here; -1: none */
     uint16_t n;
     uint8_t byte; /* the byte that leads to this node */
 };

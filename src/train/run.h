@@ -42,12 +42,12 @@ struct kg_report_run; /* report/report.h */
 struct kg_counters {
     int64_t sft_step;     /* SFT updates done */
     int64_t step;         /* RL steps done */
-    int64_t prompts;      /* taken from the endless sequence of epochs */
+    int64_t prompts;      /* prompts taken from the endless sequence of epochs */
     int64_t optim_step;   /* updates of the current phase's optimizer */
     int64_t optim_before; /* updates of earlier stages in the moments of RL: init.parts */
     int64_t anchor_updates;
     int64_t anchor_refreshed; /* updates caused by anchor.kappa */
-    int64_t skipped;          /* skipped as non-finite, in the whole run */
+    int64_t skipped;          /* steps skipped as non-finite, in the whole run */
     int64_t skipped_in_row;
     int64_t idle_updates;   /* updates skipped because there was no gradient */
     int64_t validated;      /* 1 + the last validated step; 0: none yet */
@@ -66,7 +66,7 @@ struct kg_run_inputs {
 
     const struct kg_task_row *task;
     struct kg_task_opts task_opts; /* running, rewards owned; further: owned by the log */
-    struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
+    struct kg_chat_template *chat; /* template of data.chat_template, or NULL; owned */
     struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
     struct kg_dataset train_data, val_data;
@@ -74,7 +74,7 @@ struct kg_run_inputs {
     struct kg_epochs_part
         parts[KG_EPOCHS_PARTS];     /* files of train; weight 0: unweighted */
     size_t n_parts;                 /* 0 if problems are generated */
-    struct kg_sft_set sft, sft_val; /* for SFT, and held out */
+    struct kg_sft_set sft, sft_val; /* sequences for SFT, and held-out ones */
     int64_t sft_steps; /* SFT updates: sft.steps, or the number that sft.epochs gives */
     struct kg_sft_set answers; /* of rollout.data; empty if completions are sampled */
     /* eval.reference, for validation's KL; NULL: none */
@@ -96,7 +96,7 @@ struct kg_run_state {
     int lag;
     /* completions begun for later steps (train/step/begun.h); empty: none */
     struct kg_str begun;
-    struct kg_optim *optim; /* of the current phase */
+    struct kg_optim *optim; /* optimizer of the current phase */
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */
     char saved_name[KG_CHECKPOINT_NAME];
@@ -107,11 +107,11 @@ struct kg_run_state {
 /* Working memory of steps. Only memory is reused between steps: no result depends on its
  * contents. */
 struct kg_run_work {
-    /* for training, and for scoring with the model, the anchor, or a sampler of the same
-     * dtype */
+    /* rows for training, and for scoring with the model, the anchor, or a sampler of the
+     * same dtype */
     struct kg_rows *rows;
     struct kg_rows_opts rows_opts; /* its options */
-    /* for scoring with a sampler of another dtype; NULL: none */
+    /* rows for scoring with a sampler of another dtype; NULL: none */
     struct kg_rows *sampler_rows;
     struct kg_rows_opts sampler_opts;       /* max_tokens 0: none */
     struct kg_rollout *engine;              /* owned; NULL during validation */
@@ -140,7 +140,7 @@ struct kg_run_log {
     struct kg_file_lock lock; /* of the directory */
     struct kg_file_writer metrics;
     bool metrics_open;
-    struct kg_tfevents events;       /* of the last logged phase (log.h) */
+    struct kg_tfevents events;       /* events of the last logged phase (log.h) */
     bool events_sft;                 /* that phase is SFT */
     bool events_off;                 /* not requested, or given up */
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
@@ -160,7 +160,7 @@ struct kg_run {
     struct kg_run_work work;
     struct kg_run_log log;
     struct kg_saving *saving; /* a checkpoint being written; owned; NULL: none */
-    bool stopped;             /* by a signal, before its last step */
+    bool stopped;             /* stopped by a signal, before the last step */
 };
 
 /* Loads and builds everything; writes nothing. */

@@ -231,11 +231,11 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
  * advantage). */
 struct kg_traj_notes {
-    const double *advantage;               /* of the trajectory; NULL: none */
-    const double *anchor_logp;             /* of its MODEL tokens in order; NULL: none */
+    const double *advantage;               /* advantage of the trajectory; NULL: none */
+    const double *anchor_logp;             /* of the MODEL tokens in order; NULL: none */
     const struct kg_str *text;             /* NULL: none */
     const char *part_names[KG_TRAJ_PARTS]; /* (n_parts) names of its rewards */
-    /* NULL: none; further_mask has a bit for each number in the lines of a file */
+    /* NULL: none; bits of further_mask: numbers that occur in the file */
     const struct kg_further_names *further;
     uint32_t further_mask;
 };

@@ -13,7 +13,7 @@ struct kg_bench_ops_sizes {
     int32_t sequences, length; /* of attention */
     int64_t weights;           /* of an update */
     int repeats;
-    size_t layers, widths; /* number of shapes of products, of heads */
+    size_t layers, widths; /* number of product shapes, and of head shapes */
 };
 extern const struct kg_bench_ops_sizes kg_bench_ops_device, kg_bench_ops_host;
 kg_status kg_bench_ops_of(struct kg_bench_report *r,

@@ -25,7 +25,7 @@ enum kg_golden_kl { KG_GOLDEN_NO_KL, KG_GOLDEN_REVERSE, KG_GOLDEN_FORWARD };
 struct kg_golden_rows {
     int64_t n, vocab, k;
     const double *logits;  /* (N,V) divided by the temperature */
-    const double *anchor;  /* the same of the anchor, or NULL */
+    const double *anchor;  /* the anchor's logits, in the same form; or NULL */
     const int32_t *tokens; /* (N) sampled ids */
     const int32_t *ids;    /* (N,K) */
     enum kg_golden_kl kl;  /* which exact KL is computed; needs anchor */
@@ -70,7 +70,7 @@ struct kg_golden_result {
     const char *file; /* name in the folder */
     const char *name; /* name of the case; "" for an unreadable file */
     enum kg_golden_outcome outcome;
-    const char *why;  /* of a failure or a skip; "" */
+    const char *why;  /* reason of a failure or a skip; "" */
     bool excepted;    /* judged with the format's wider tolerance for exceptions */
     double worst;     /* relative error: |found - expected| / (|expected| + abs / rel) */
     int64_t compared; /* numbers */

@@ -87,8 +87,8 @@ kg_status kg_golden_expect(struct kg_golden_case *g, const char *key, double fou
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_metric(struct kg_golden_case *g, const char *key, double found,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Compares the metric of micro-batch i of n: an item of a list; a single number belongs
- * to the last micro-batch. */
+/* Compares a metric of micro-batch i of n. A published list has an item per micro-batch;
+ * a single number belongs to the last one. */
 struct kg_golden_part {
     int64_t i, n;
     int64_t rows; /* per micro-batch */
@@ -125,7 +125,7 @@ kg_status kg_golden_load(struct kg_golden_batch *e, int64_t first, int64_t n_row
  * anchor's ids */
 kg_status kg_golden_columns(struct kg_golden_batch *e, const char *key, bool anchor_part,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Runs head, weights under e->totals, and loss with its gradient for log-probs. */
+/* Computes rows, weights (by e->totals), and the loss with its gradient for log-probs. */
 kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg,
                         struct kg_err *err) KG_MUST_CHECK;
 /* dlogits += factor times the gradient with respect to the logits before the

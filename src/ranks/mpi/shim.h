@@ -31,7 +31,7 @@ struct kg_mpi {
     int interface;         /* KG_MPI_INTERFACE */
     const char *built_for; /* "openmpi", "mpich" */
     const char *(*open)(int *me, int *n);
-    void (*library)(char text[KG_MPI_TEXT]); /* its name and version */
+    void (*library)(char text[KG_MPI_TEXT]); /* text <- the library's name and version */
     /* Posts pieces [first, n) in order, after those of this slot; first 0: the slot has
      * none in flight. */
     const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int first, int n);

@@ -11,7 +11,7 @@
  * next two words, and writes its result to out[l]. */
 enum kg_probe {
     KG_PROBE_MMA,        /* in[10 l]: a[4], b[2], d[4]; out[4 l]: d[4] (dev.h) */
-    KG_PROBE_FRAGMENTS,  /* in[4 l]: a row of 16 bytes; out[4 l]: f[4] */
+    KG_PROBE_FRAGMENTS,  /* in[4 l] is a row of 16 bytes; out[4 l] is f[4] */
     KG_PROBE_TRANSPOSED, /* the same */
     KG_PROBE_COPY,       /* in[4 l]: 16 bytes, of which l % 17 are copied; out[4 l] */
     KG_PROBE_FMA,        /* x y + z */
@@ -39,9 +39,9 @@ struct kg_plan_row {
     int tried, members; /* plans, kedge's own included; plans with the reference's bits */
     int64_t made;       /* rows of a product: more if zero rows are added, fewer if the
                          * rows are split */
-    double seconds;     /* of a product of `made` rows by the plan in use */
-    double own_seconds; /* of kedge's own kernel */
-    double fastest_seconds; /* of the fastest that was tried, of any bits */
+    double seconds;     /* time of a product of `made` rows by the plan in use */
+    double own_seconds; /* time of kedge's own kernel */
+    double fastest_seconds; /* time of the fastest plan tried, of any bits */
 };
 /* C (rows, n) in fp32 = A (rows, k) B (n, k)^T; products must be by cublas, pinned; rows
  * at most 4,096

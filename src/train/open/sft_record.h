@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 struct kg_sft_piece {
-    size_t at, n; /* in the text of the record */
+    size_t at, n; /* range in the record's text */
     enum kg_source source;
     bool plain; /* untrusted text: special tokens in it are not recognised */
 };

@@ -30,7 +30,7 @@ struct kg_ahead {
     bool samples;             /* this is a rollout rank */
     bool begun;               /* the batches of the next steps have been made */
     int64_t places;           /* on rollout ranks: prompts used by all batches so far */
-    struct kg_slab_wire wire; /* for weights from the first rank to the rollout ranks */
+    struct kg_slab_wire wire; /* sends weights from the first rank to the rollout ranks */
     /* owned: the batch of step s at index s mod (lag + 1); on rollout ranks only the last
      * one is set */
     struct kg_str batch[KG_MAX_LAG + 1];

@@ -41,7 +41,7 @@ kg_status kg_run_anchor_after_update(bool *moved, const struct kg_algo *a,
 kg_status kg_run_anchor_after_step(const struct kg_algo *a, struct kg_run_state *state,
                                    struct kg_err *err) KG_MUST_CHECK;
 
-/* The rows that fit m, a model of the run: for kg_score. */
+/* The struct kg_rows that kg_score needs for m, a model of the run. */
 struct kg_rows *kg_run_rows(const struct kg_run_state *state,
                             const struct kg_run_work *work, const struct kg_model *m);
 

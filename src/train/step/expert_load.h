@@ -33,7 +33,7 @@ struct kg_expert_load {
     int32_t experts; /* E */
     int32_t k;
     int64_t *counts; /* (Lx,E) owned: tokens */
-    float *balance;  /* (E) owned: of the loss */
+    float *balance;  /* (E) owned: coefficients of the loss */
     float *p_sum;    /* (E) owned: scratch */
 };
 

@@ -54,7 +54,7 @@ struct kg_lane_stream {
         /* stripes of all buckets: one slot per level of the tree, then one for the
          * unfinished lane */
         [KG_TREE_LEVELS + 1];
-    struct kg_slab room; /* for received data: on the device if NCCL joins the ranks */
+    struct kg_slab room; /* received data, on the device if NCCL joins the ranks */
     struct kg_slab near; /* with NCCL: a piece on the host, on its way to a stripe */
     struct kg_slab_wire wire;
 };

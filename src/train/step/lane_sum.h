@@ -44,7 +44,7 @@ typedef kg_status (*kg_lane_fn)(void *context, const size_t *list, size_t n,
 /* Sequences to deal to lanes, and the function that computes a lane. */
 struct kg_lane_job {
     int lanes;
-    struct kg_lane_lengths lengths; /* of n sequences; one of 0 tokens gets no lane */
+    struct kg_lane_lengths lengths; /* n lengths; a sequence of 0 tokens gets no lane */
     size_t n;
     kg_lane_fn work;
     void *context;

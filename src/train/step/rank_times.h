@@ -12,8 +12,8 @@
 /* Seconds of a rank since the last kg_rank_times_take. */
 struct kg_rank_times {
     double sampling; /* with grading */
-    double waiting;  /* in agreements, for the slowest rank */
-    double exchange; /* of gradients, trajectories, weights */
+    double waiting;  /* time in agreements, until the slowest rank arrives */
+    double exchange; /* time to exchange gradients, trajectories, weights */
 };
 
 /* The times of this rank; resets the clock of `all`. */

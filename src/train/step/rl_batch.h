@@ -46,8 +46,8 @@ struct kg_rl_batch {
     double greedy_ungraded;
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
-    double sampling_seconds;        /* of this rank, with grading */
-    struct kg_rank_times *times; /* (n_times) owned: of the rollout ranks; NULL: none */
+    double sampling_seconds;        /* this rank's sampling time, with grading */
+    struct kg_rank_times *times;    /* (n_times) owned: the rollout ranks'; NULL: none */
     int n_times;
     double seconds_idle; /* time in which all waited for tools and nothing decoded */
     struct kg_env_stats tools; /* sum over the step's rollouts, if counted */

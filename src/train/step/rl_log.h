@@ -15,14 +15,14 @@ enum kg_rl_phase {
 
 struct kg_rl_totals {
     struct kg_policy_metrics metrics; /* over all updates */
-    /* of the first update only: mismatch, on-policy */
+    /* metrics of the first update only: mismatch, on-policy */
     struct kg_policy_metrics first_metrics;
     double loss, pg, kl, entropy; /* means over updates */
     double router;                /* mean over updates of the loss of train.router_aux */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
     bool any;       /* the current update has a gradient */
-    bool skipped;   /* because of a non-finite number */
+    bool skipped;   /* the step was skipped because of a non-finite number */
     double kl_beta; /* coefficient in this step */
     double kl_divisor;
     /* kl.in other than loss: mean over samples of the mean over tokens, and the largest
@@ -40,7 +40,7 @@ struct kg_rl_terms {
     double router; /* included in loss, not in the others */
     double shared; /* tokens that sharing saved: kg_rows_saved */
     int64_t tokens;
-    int64_t any; /* 1: it has a gradient */
+    int64_t any; /* 1: the part has a gradient */
     struct kg_policy_metrics metrics;
 };
 
