@@ -57,7 +57,7 @@ struct kg_exact_keys {
 };
 
 /* Whether row i of the table takes the key: the row reads the key (kg_policy_reads), or
- * it masks by the weight old/sampler, of which the key is a bound. */
+ * the key bounds the weight old/sampler by which the row masks. */
 bool kg_exact_takes(enum kg_policy_table table, size_t i, const char *key);
 
 /* Working memory of comparisons: about 10 MB. */

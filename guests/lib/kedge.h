@@ -406,7 +406,7 @@ struct kedge_head {
 struct kedge_head_rows {
     size_t size;
     double *lse;        /* (N) out */
-    double *logp;       /* (N) out: log-prob of tokens; 0 where that is -1 */
+    double *logp;       /* (N) out: log-prob of tokens; 0 if a token is -1 */
     double *logp_at;    /* (N,K) out: log-probs of ids; -infinity in unused slots */
     double *entropy;    /* (N) out: -sum_v p_v log p_v */
     int32_t *top_ids;   /* (N,top_k) out: largest first, ties by smaller id */

@@ -52,7 +52,7 @@ struct kg_tinker_model {
     struct kg_tinker_model *next;
 };
 
-/* A session, or a sampling session: of the base, or of a folder of store.c. */
+/* A session, or a sampling session of the base model or of a saved folder (store.c). */
 struct kg_tinker_handle {
     const struct kg_tinker_user *user;
     char id[KG_TINKER_ID]; /* SESSION, or SESSION:sample:SEQ */

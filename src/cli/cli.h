@@ -172,7 +172,7 @@ int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
 /* Usage error for a word that is not one of n names; suggests the nearest name. names, n,
  * stride: as in kg_str_nearest. */
 int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t stride);
-/* KG_EXIT_OK, or what kg_cli_fail returns. */
+/* KG_EXIT_OK, or the result of kg_cli_fail. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
 /* Writes all of s to stdout and clears it. On a terminal, which obeys control characters,

@@ -80,8 +80,8 @@ struct kg_staged {
     struct kg_ivec pos;    /* (N) */
     struct kg_ivec rows;   /* (n_rows) indices into the pack */
     struct kg_ivec keys;   /* (J) key rows of each sequence; empty: its own rows */
-    /* before a backward: row n is in `keys` at places[key_ends[n-1]..key_ends[n]), which
-     * ascend; places (J), key_ends (N) */
+    /* before a backward: `keys` holds row n at places[i], key_ends[n-1] <= i <
+     * key_ends[n], in ascending order; places (J), key_ends (N) */
     struct kg_ivec key_ends, places;
     struct kg_ivec blocks;  /* tables of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
@@ -138,11 +138,11 @@ struct kg_acts {
     struct kg_mat low;      /* (N,r) ct: s low_wide, rounded; is low_wide if ct is fp32 */
     struct kg_vec wide;     /* fp32 sums of the largest result; none if ct is fp32 */
     struct kg_expert_scratch experts;
-    int32_t routed;    /* Lx: number of layers with experts */
-    int32_t k;         /* K */
-    int32_t *chosen;   /* (Lx,N,K) experts of every token; routes point into it */
-    int32_t *chosen_h; /* copy of chosen on the host; owned, NULL before first use */
-    bool load_sent;    /* chosen_h and p_sum_h belong to the last forward, after a wait */
+    int32_t routed;     /* Lx: number of layers with experts */
+    int32_t k;          /* K */
+    int32_t *chosen;    /* (Lx,N,K) experts of every token; routes point into it */
+    int32_t *chosen_h;  /* copy of chosen on the host; owned, NULL before first use */
+    bool load_sent;     /* after a wait, chosen_h and p_sum_h are the last forward's */
     uint64_t load_mark; /* marks the end of their copies */
     /* (E) sum over tokens and layers of p in the last kept forward, if `balanced` */
     struct kg_vec p_sum;

@@ -279,8 +279,8 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
 void kg_acts_free(struct kg_acts *acts);
 /* Row indices of the last forward's pack, in backend memory. */
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
-/* Sets how and inv_temp of d to those of the last forward, in backend memory; NULL if it
- * had none. */
+/* Makes d->how and d->inv_temp point to the last forward's arrays in backend memory; NULL
+ * if the forward had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
 /* Bytes of activations, in backend and host memory; more: count of additional staged
  * numbers (keys, preset experts). */

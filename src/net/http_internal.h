@@ -35,7 +35,7 @@ struct kg_http_exchange {
     bool chunked;     /* out is sent in chunks */
     bool broken;      /* cannot be completed: close the connection */
     atomic_bool gone; /* read without the lock too */
-    bool queued;      /* is in the woken list */
+    bool queued;      /* the exchange is in the woken list */
     struct kg_http_exchange *next_woken;
 };
 

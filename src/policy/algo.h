@@ -175,9 +175,9 @@ struct kg_algo {
  * anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
-/* Rows over struct kg_algo, ended by key NULL. After they have filled the fields,
- * kg_algo_choose looks up the table rows. A row without default keeps kg_algo_init's
- * value, and a recipe that does not set it does not list it. */
+/* Rows over struct kg_algo, ended by key NULL. After kg_config_fill, kg_algo_choose looks
+ * up the table rows. A row without default keeps kg_algo_init's value, and a recipe that
+ * does not set it does not list it. */
 /* Conditions of the keys of a KL (data/needs.h), evaluated by the functions below. */
 #define KG_NEEDS_WEIGHABLE                                                               \
     "@a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* "     \

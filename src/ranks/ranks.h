@@ -157,7 +157,7 @@ kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_ranks_finish(struct kg_ranks *r, const char *what,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Whether received parts can be used in place, on all ranks: they share memory. */
+/* Whether received parts can be used in place, because all ranks share memory. */
 bool kg_ranks_lends(const struct kg_ranks *r);
 /* If kg_ranks_lends: sends out[p] to each rank p and passes n bytes from each other rank
  * to `user` in place. A rank's own part is not moved. */

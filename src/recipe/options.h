@@ -147,8 +147,8 @@ struct kg_recipe {
     } log;
 };
 
-/* Conditions of keys (data/needs.h): problems to validate on, which a recipe may leave to
- * the command line; and conditions that a text cannot express. */
+/* Conditions of keys (data/needs.h): there are problems to validate on (a recipe may
+ * leave them to the command line); and conditions that a text cannot express. */
 #define KG_NEEDS_VALIDATION "data.val|task.name=" KG_TASKS_MADE
 #define KG_NEEDS_GENERATED                                                               \
     "problems that no file replaces (data.train, rollout.data, data.val, sft.data)"      \

@@ -35,7 +35,7 @@ struct kg_session_turn {
     int32_t adapter;     /* the request's adapter; a session belongs to one model */
     const struct kg_json *messages;
     struct kg_str text; /* owned; their rendering */
-    uint64_t parent;    /* the kept turn that it continues; 0: none */
+    uint64_t parent;    /* the kept turn that this turn continues; 0: none */
 };
 
 struct kg_session_answer {

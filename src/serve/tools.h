@@ -33,7 +33,7 @@ struct kg_tool_calls {
 };
 void kg_tool_calls_release(struct kg_tool_calls *c); /* {0} is empty */
 
-/* Continues: text is the text of the last call with more appended.   errors: ENOMEM */
+/* Reads on. text: the previous call's text with more appended.   errors: ENOMEM */
 kg_status kg_tool_calls_read(struct kg_tool_calls *c, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Reads to the end of a finished completion: calls are those at its end, content_n the

@@ -154,8 +154,8 @@ struct kg_env_row {
     const char *help;
     const char *const *stops; /* (n_stops) strings that end a model turn */
     int n_stops;
-    /* state: owned by the caller, freed by `close`; NULL, as all below: an outside
-     * program drives the episodes (struct kg_episode_host) */
+    /* state: owned by the caller, freed by `close`; NULL, like all functions below, if an
+     * outside program drives the episodes (struct kg_episode_host) */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
     /* Reads a turn. Appends to observation if the result is OBSERVE. */

@@ -23,7 +23,7 @@ struct kg_prompts {
 
 struct kg_prompts_opts {
     size_t max_tokens;
-    bool drop_overlong; /* else a prompt that is too long is an error naming its line */
+    bool drop_overlong; /* false: a prompt that is too long is an error naming its line */
     enum kg_special special;
     size_t limit; /* number of records to use; 0: all */
 };

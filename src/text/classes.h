@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 bool kg_class_is_number(uint32_t cp);      /* Nd, Nl, No */
-bool kg_class_is_punctuation(uint32_t cp); /* P, and all ASCII symbols */
+bool kg_class_is_punctuation(uint32_t cp); /* category P, and all ASCII symbols */
 bool kg_class_is_word(uint32_t cp);        /* \w: Alphabetic, M, Nd, Pc, joiners */
 bool kg_class_is_mark(uint32_t cp);        /* M */
 

@@ -241,7 +241,7 @@ struct kg_chat_template {
     struct kg_jinja_node *root;
     bool asks_date;            /* strftime_now is used */
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
-    /* owned or NULL: replaces this one if variables have tools */
+    /* owned or NULL: used instead if the variables have tools */
     struct kg_chat_template *with_tools;
 };
 

@@ -80,7 +80,7 @@ kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *
 /* ---- tokens ---- */
 
 enum kg_special { KG_SPECIAL_AUTO, KG_SPECIAL_ADD, KG_SPECIAL_NONE };
-/* Values of an option, and the enum value of one. */
+/* Choices of the option, and the enum value of a choice. */
 #define KG_SPECIAL_CHOICES "auto|true|false"
 enum kg_special kg_special_named(const char *name);
 /* Whether a prompt gets the post-processor's tokens. */

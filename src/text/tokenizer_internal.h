@@ -1,9 +1,9 @@
 /* The inside of struct kg_tokenizer, shared by the kinds. Internal to src/text and to the
  * guests that add a model.
  *
- * Every kind fills `vocab`, so all decode alike: the bytes of the ids in order. Kinds
- * differ in reading and encoding; tokenizer.json and tokenizer.model are two file formats
- * with one encoder.
+ * Every kind fills `vocab`, so all kinds decode alike: they append the bytes of each id.
+ * Kinds differ in reading and encoding; tokenizer.json and tokenizer.model are two file
+ * formats with one encoder.
  */
 #ifndef KG_TEXT_TOKENIZER_INTERNAL_H
 #define KG_TEXT_TOKENIZER_INTERNAL_H

@@ -77,7 +77,7 @@ kg_status kg_dense_device_put(struct kg_dense_device *v, int64_t first,
  * returns owned pointer, or NULL with err set.   errors: ENOMEM */
 float *kg_dense_device_pin(struct kg_dense_device *v, struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_device_unpin(struct kg_dense_device *v, float *scores); /* NULL allowed */
-/* As kg_embed for queries. */
+/* Does the same as kg_embed for queries. */
 kg_status kg_dense_device_embed(float *out, struct kg_dense_device *v,
                                 const struct kg_text *texts, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;

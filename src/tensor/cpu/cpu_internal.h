@@ -36,8 +36,7 @@ static inline uint16_t *kg_cpu_bf16(struct kg_mat m, int64_t r)
     return (uint16_t *)m.data + r * m.stride;
 }
 
-/* n <= 16 elements of row r from column c, as fp32 (stored rounded to the matrix's
- * type). */
+/* Elements [c,c+n) of row r, n <= 16, as fp32; _store rounds to the matrix's type. */
 static inline struct kg_v16 kg_cpu_load(struct kg_mat m, int64_t r, int64_t c, int n)
 {
     return m.dtype == KG_F32 ? kg_v16_load_n(kg_cpu_f32(m, r) + c, n)

@@ -93,7 +93,7 @@ struct kg_cpu_side {
  * `panels` panels of squares [unit,unit+units), counted down the rows of C; the last
  * square covers the last 32 rows. */
 struct kg_cpu_squares {
-    struct kg_mat c; /* more than KG_AMX_ROWS rows */
+    struct kg_mat c; /* has more than KG_AMX_ROWS rows */
     bool add;
     int64_t unit;
     int64_t units;
@@ -118,7 +118,7 @@ bool kg_cpu_sum_coded(const struct kg_cpu_strip *s, struct kg_mat m, int64_t pan
  * sums that run along rows. */
 void kg_cpu_pack_rows(char *panel, enum kg_dtype t, struct kg_mat m, int64_t r0,
                       int64_t s0, int64_t n);
-/* The inverse: w[i] <- sixteen steps from step s of row i of a panel of m. */
+/* The inverse: w[i] <- steps [s,s+16) of row i of the panel of m. */
 void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t panel,
                          int64_t s);
 /* Packs panels of sixteen columns each from c0, for sums that run down columns: steps
@@ -130,8 +130,8 @@ void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0
  * already in step order. */
 void kg_cpu_pack_left(char *to, struct kg_mat m, bool split, int64_t r0, int64_t rows,
                       int64_t s0, int64_t n);
-/* Transposes sixteen columns of m per panel from c0 into rows row_bytes apart: steps
- * [s0,s0+n). */
+/* Transposes steps [s0,s0+n) of sixteen columns of m per panel, from column c0 on, into
+ * rows that are row_bytes apart. */
 void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
                       int64_t panels, int64_t s0, int64_t n);
 

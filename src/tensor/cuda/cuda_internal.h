@@ -43,8 +43,8 @@ static __device__ inline float kg_cuda_of_bits(uint32_t u)
     return f;
 }
 
-/* Element (r, c) as fp32, or stored rounded to the matrix's type: to nearest even; NaN is
- * kept. */
+/* _load: element (r, c) as fp32. _store: rounds to the matrix's type, to nearest even;
+ * NaN is kept. */
 static __device__ inline float kg_cuda_load(struct kg_mat m, int64_t r, int64_t c)
 {
     return m.dtype == KG_F32 ? kg_cuda_f32(m, r)[c]

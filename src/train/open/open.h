@@ -34,7 +34,7 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
 kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state,
                             const struct kg_run_found *found,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Sets state->lag, and opts of a sampler with its own weights. *wanted: one is needed */
+/* Sets state->lag, and opts of a separate sampler. *wanted: it is needed */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state,
@@ -56,7 +56,7 @@ kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *
                             const struct kg_model *m, const struct kg_tokenizer *tok,
                             const struct kg_model_opts *opts,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Sets in->reference if eval.reference names one; or as an outline. */
+/* Sets in->reference, or an outline of it, if eval.reference names a model. */
 kg_status kg_run_reference_open(struct kg_run_inputs *in,
                                 const struct kg_run_state *state,
                                 struct kg_err *err) KG_MUST_CHECK;
