@@ -28,7 +28,7 @@ uint64_t kg_wiki_draw(const struct kg_wiki *w, enum kg_wiki_draw what, int64_t i
 void kg_wiki_name(char out[KG_WIKI_NAME], const struct kg_wiki *w, int64_t name);
 
 struct kg_wiki_question {
-    bool about_work;    /* else about a person */
+    bool about_work;    /* the question is about a work; false: a person */
     const char *source; /* "birthplace", "river" */
     const char *format; /* with one %s for the name in question */
     int64_t asked;      /* the name that the question is about */

@@ -139,7 +139,7 @@ struct kg_tinker {
 };
 
 /* ---- service.c: requests, and the life of the server ---- */
-/* Serves from here on.   errors: as kg_serve_train */
+/* Starts the threads and serves.   errors: as kg_serve_train */
 kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opts,
                          const char *dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_close(struct kg_tinker *t);

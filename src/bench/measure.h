@@ -139,8 +139,8 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
 /* Parameters used in products for one token, including its K experts. The token's cost in
  * FLOP is twice this number. */
 double kg_bench_parameters(const struct kg_model *m);
-/* Data copied to a device and back per token and step, next to the planned amount:
- * positions, ids and token counts. */
+/* Bytes copied to a device and back per token and step (positions, ids, token counts),
+ * with the planned number. */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err) KG_MUST_CHECK;

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_QUANT_MAX = 256 /* values of a block */ };
+enum { KG_QUANT_MAX = 256 /* maximum values per block */ };
 
 /* A block taken apart, for panels of weights (tensor/coded.h). With d = `scale` times the
  * value's scales[] (if any),

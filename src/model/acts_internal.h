@@ -15,8 +15,8 @@ struct kg_expert_acts {
     struct kg_route route;
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
-    struct kg_mat sgate; /* (N,Fs) ct; this and sup: no data without a shared expert */
-    struct kg_mat sup;   /* (N,Fs) ct, beside sgate if kg_joins */
+    struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert */
+    struct kg_mat sup;   /* (N,Fs) ct; the same; beside sgate if kg_joins */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -120,7 +120,7 @@ struct kg_acts {
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
-    struct kg_vec inv;           /* (N) inv of the final norm */
+    struct kg_vec inv;           /* (N) the final norm's inv, see kg_op_rmsnorm */
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch of forward and backward */
     struct kg_mat act; /* (N,F) ct: silu(gate) up; then its gradient */

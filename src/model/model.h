@@ -354,7 +354,7 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
 struct kg_grads {
     float *data; /* fp32, in the backend's memory; borrowed */
     int64_t first;
-    /* data covers the whole slab, also a gradient that two stages add to */
+    /* data covers the whole slab, with gradients that two stages add to */
     bool whole;
 };
 static inline struct kg_grads kg_grads_all(float *slab)

@@ -15,8 +15,8 @@ kg_status kg_ranks_fact(struct kg_str *facts, const char *name, const char *valu
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* made: status of making this rank's facts; what: their subject
- * errors: ECONFLICT on all, "rank 1 (host): NAME is 5, rank 0 has 4", and r->unlike is
- * set; errors of making them on any rank */
+ * errors: ECONFLICT on all ranks, "rank 1 (host): NAME is 5, rank 0 has 4", with
+ * r->unlike set; any rank's `made` */
 kg_status kg_ranks_check_same(struct kg_ranks *r, kg_status made,
                               const struct kg_str *facts, const char *what,
                               struct kg_err *err) KG_MUST_CHECK;

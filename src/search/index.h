@@ -148,7 +148,7 @@ kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *querie
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
 
-/* Sizes of an index, which need not exist; for plans. */
+/* Estimated sizes of an index, for plans; the index need not exist. */
 struct kg_search_size {
     uint64_t lengths;      /* in memory: length of each passage */
     uint64_t vectors_fp16; /* in memory */

@@ -46,7 +46,7 @@ struct kg_dataset {
     size_t n;
     size_t capacity;
     char *name;                    /* owned: file or generator, for messages */
-    struct kg_dataset_file *files; /* (n_files) owned: of kg_dataset_join, else none */
+    struct kg_dataset_file *files; /* (n_files) owned: set by kg_dataset_join */
     size_t n_files;
     size_t files_capacity;
     bool is_file;     /* records have a number in their file */
@@ -120,7 +120,7 @@ struct kg_task_rewards; /* several graders, see below */
 
 struct kg_task_opts {
     uint64_t seed;
-    /* generator difficulty: a name in the task's list; "a+b" mixes */
+    /* generator difficulty: a name in the task's list, or a mixture "a+b" */
     const char *level;
     int64_t count; /* number of problems to generate */
     /* generators: index of the first problem; disjoint ranges give disjoint problems */

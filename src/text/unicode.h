@@ -25,7 +25,7 @@ kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
  */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);
 
-/* A range of code points; whether cp is in one of n ranges, in ascending order. */
+/* A range of code points; whether cp is in one of n ascending ranges. */
 struct kg_unicode_range {
     uint32_t first, last;
 };

@@ -20,8 +20,8 @@
  * tokens after it belong to version min(v + D, s - L), so they follow from the calls,
  * too.
  *
- * Every version computes the tokens of earlier ones again (the keys of its cache are its
- * own). Therefore a recorded log-prob is the version's log-prob given the whole text
+ * Every version recomputes the tokens of earlier versions, because its cache has its own
+ * keys. Therefore a recorded log-prob is the version's log-prob given the whole text
  * before it. Between steps the run's state holds the completions as bytes.
  */
 #ifndef KG_TRAIN_BEGUN_H
