@@ -157,8 +157,8 @@ static void the_nccl_that_ranks_would_open_is_said(void **state)
     snprintf(flags, sizeof flags, "--nccl %s", in_dir("nowhere"));
     assert_int_equal(doctor(&out, flags), 1);
     snprintf(said, sizeof said,
-             "kedge doctor: --nccl: nccl: no libnccl.so.2 in %s; ranks.link=host does "
-             "without it",
+             "kedge doctor: --nccl: nccl: no libnccl.so.2 in %s; ranks.link=host needs "
+             "no NCCL",
              in_dir("nowhere"));
     has(&out, said);
     kg_str_release(&out);

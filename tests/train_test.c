@@ -217,8 +217,9 @@ static void refuses_to_resume_on_other_files_and_names_them(void **state)
     assert_int_equal(kg_file_remove_tree(INPUTS "/model/chat_template.jinja", &err),
                      KG_OK);
     change_input("train.jsonl", true);
-    resume_is_refused("manifest.json: expected the input files of the start of the run: "
-                      "data.train: expected ");
+    resume_is_refused(
+        "manifest.json: expected the input files that the run started with: "
+        "data.train: expected ");
     change_input("model.safetensors", false);
     resume_is_refused("; model.path/model.safetensors: expected ");
     resume_is_refused("; anchor.path/model.safetensors: expected ");

@@ -50,7 +50,7 @@ static void a_request_sent_twice_has_one_future(void **state)
     put_supervised(&s, tokens, 8);
     ask(&a, "POST", "/api/v1/forward_backward", s.data, s.len);
     assert_int_equal(a.status, 409);
-    assert_non_null(strstr(kg_str_text(&a.body), "had sequence number 1 before"));
+    assert_non_null(strstr(kg_str_text(&a.body), "as before for sequence number 1"));
     retrieve(&a, "999");
     assert_int_equal(a.status, 410);
     kg_str_release(&a.body);
@@ -249,8 +249,8 @@ static void a_request_that_never_comes_holds_up_no_other(void **state)
     step(id[0], 3, "\"learning_rate\": 0.01");
     step(id[1], 2, "\"learning_rate\": 0.01");
     expire();
-    done(id[0], "request 1 was never received");
-    done(id[1], "request 1 was never received");
+    done(id[0], "request 1, which precedes this one, was never");
+    done(id[1], "request 1, which precedes this one, was never");
     step(id[2], 5, "\"learning_rate\": 0.01");
     step(id[3], 4, "\"learning_rate\": 0.01");
     expire(); /* late, but nothing is missing */

@@ -252,8 +252,8 @@ static kg_status check_single(const struct kg_command *c, struct kg_err *err)
         return KG_OK;
     return kg_fail(
         err, KG_EINVAL,
-        "expected one process, found a launcher with %d, each of which would repeat the "
-        "whole command: start the command without mpirun or srun, or unset "
+        "expected one process, found a launcher with %d processes, each of which would "
+        "repeat the whole command: start it without mpirun or srun, or unset "
         "OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK and SLURM_STEP_NUM_TASKS in one "
         "process; only train, sft, distill and eval divide work among processes",
         n);

@@ -793,9 +793,9 @@ static void answers_that_the_positions_end_are_said(void **state)
     ok(run(&o, NULL, NULL, b));
     assert_int_equal(o.report.sets[0].cut_short, 2);
     ok(kg_eval_report_table(&table, &o.report, &o.suite, o.sets, &err));
-    assert_non_null(strstr(table.data,
-                           "\na: 2 of 3 problems have an answer that ended for "
-                           "its length before max_tokens 10"));
+    assert_non_null(
+        strstr(table.data,
+               "\na: 2 of 3 problems have an answer that ended before max_tokens 10"));
     ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
     assert_non_null(strstr(json.data, "\"cut_short\": 2"));
     kg_str_release(&table);

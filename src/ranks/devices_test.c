@@ -114,8 +114,7 @@ static void what_is_no_gpu_is_left_to_whoever_opens_it(void **state)
     static struct asked all[] = {
         {"cpu", NULL},
         {"gpu", NULL},
-        {"auto",
-         "expected cpu, cuda or cuda:N, found auto, by which each of the 2 ranks"},
+        {"auto", "expected cpu, cuda or cuda:N, found auto: each of the 2 ranks"},
         {"cuda:x", "expected cuda or cuda:N"},
     };
 

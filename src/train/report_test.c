@@ -206,7 +206,7 @@ static void the_rank_that_others_wait_for_is_named(void **state)
     make_run("one", "preset=ema-pg", of_ranks);
     make_page(one, 1);
     has("rank 1, which waited 1.0 s; others up to 2.8 s");
-    has("<b>seconds/slowest_rank</b> the rank that waits least");
+    has("<b>seconds/slowest_rank</b> the slowest rank: it waits least");
     make_run("one", "preset=ema-pg", metrics);
     make_page(one, 1);
     assert_int_equal(count("slowest rank"), 0);

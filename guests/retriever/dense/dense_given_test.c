@@ -243,7 +243,7 @@ static void a_vector_is_numbers_of_length_one(void **state)
                  "vector 78: expected numbers, found NaN or infinity");
     refused_with(77, -INFINITY, KG_EFORMAT, "vector 78: expected numbers");
     refused_with(77, 2, KG_EFORMAT,
-                 "vector 78: expected length 1 as the encoder's (within ");
+                 "vector 78: expected length 1 like the encoder's vectors (within ");
     refused_with(149, NAN, KG_EFORMAT, "vector 150: expected numbers");
     memset(made[77], 0, sizeof made[77]);
     put_npy(made[0], MANY, DIM);
@@ -261,7 +261,7 @@ static void distances_want_lengths_that_are_equal(void **state)
         made[77][d] *= 1.001f;
     put_faiss(true);
     refused(MODEL, KG_EFORMAT,
-            "vector 78: expected length 1 as the encoder's (within 0.0001)");
+            "vector 78: expected length 1 like the encoder's vectors (within 0.0001)");
     put_faiss(false);
     must(try_index(&info, MODEL, in_dir("vectors")));
 }
@@ -298,7 +298,7 @@ static void lengths_are_free_where_the_encoder_leaves_them(void **state)
     put_faiss(true);
     refused(folder.text, KG_EUNSUPPORTED, "found an index of L2 distances (IxF2)");
     put_npy(made[0], MANY, DIM);
-    refused(MODEL, KG_EFORMAT, "vector 1: expected length 1 as the encoder's");
+    refused(MODEL, KG_EFORMAT, "vector 1: expected length 1 like the encoder's");
 }
 
 static void swap(int a, int b)

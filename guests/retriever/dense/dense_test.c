@@ -546,8 +546,9 @@ static void a_file_with_nan_in_a_vector_is_refused(void **state)
     sqlite3_close(db);
     must(kg_index_open_unsealed(&index, in_dir("index"), NULL, &err));
     assert_int_equal(kg_index_ask(index, &dense_bytes, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "expected vectors of numbers, found NaN or "
-                                        "infinity in that of passage 18"));
+    assert_non_null(strstr(
+        err.message,
+        "expected finite vectors, found NaN or infinity in the vector of passage 18"));
     kg_index_close(index);
 }
 

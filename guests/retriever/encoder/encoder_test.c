@@ -343,7 +343,7 @@ static void values_that_are_none_are_refused(void **state)
         {"modules.json", "\"1_Pooling\"", "\"../1_Pooling\"", KG_EFORMAT,
          "expected the pooling in a folder of this one, found it in '../1_Pooling'"},
         {"modules.json", "\"1_Pooling\"", "\"2_Pooling\"", KG_EINVAL,
-         "expected 2_Pooling/config.json, or to be told"},
+         "expected 2_Pooling/config.json, or --pooling"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": 0",
          KG_EFORMAT, "max_seq_length: expected an integer of at least 1, found"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16",
@@ -367,7 +367,7 @@ static void folders_that_are_none_are_refused(void **state)
         {"config.json", "\"absolute\"", "\"relative_key\"", KG_EUNSUPPORTED,
          "position_embedding_type: expected 'absolute'"},
         {"config.json", "{", "{\"is_decoder\": true,", KG_EUNSUPPORTED,
-         "is_decoder: expected false of an encoder"},
+         "is_decoder: expected false for an encoder"},
         {"config.json", "\"num_attention_heads\": 2", "\"num_attention_heads\": 3",
          KG_EFORMAT, "expected a multiple of the 3 heads, found 8"},
         {"config.json", "\"intermediate_size\": 12", "\"intermediate_size\": 13",
@@ -408,7 +408,7 @@ static void folders_that_are_none_are_refused(void **state)
     refuses((struct kg_encoder_opts){.pooling = "max"}, KG_EINVAL,
             "pooling: expected one of mean, cls; found 'max'");
     refuses((struct kg_encoder_opts){.max_tokens = 25}, KG_EINVAL,
-            "max_tokens: expected at most its 24 positions, found 25");
+            "max_tokens: expected at most the encoder's 24 positions, found 25");
     refuses((struct kg_encoder_opts){.max_tokens = 2}, KG_EINVAL,
             "max_tokens: expected more than its 2 special tokens, found 2");
 }
@@ -420,10 +420,10 @@ static void positions_begin_behind_padding(void **state)
     copy_folder();
     change("config.json", "\"bert\"", "\"xlm-roberta\"");
     refuses((struct kg_encoder_opts){.max_tokens = 24}, KG_EINVAL,
-            "expected at most its 23 positions, found 24");
+            "expected at most the encoder's 23 positions, found 24");
     change("config.json", "\"pad_token_id\": 0", "\"pad_token_id\": 1");
     refuses((struct kg_encoder_opts){.max_tokens = 23}, KG_EINVAL,
-            "expected at most its 22 positions, found 23");
+            "expected at most the encoder's 22 positions, found 23");
     kg_encoder_close(open_with(dir, (struct kg_encoder_opts){.max_tokens = 22}));
     change("config.json", "\"pad_token_id\": 1", "\"pad_token_id\": 23");
     refuses((struct kg_encoder_opts){0}, KG_EFORMAT,
@@ -443,7 +443,7 @@ static void pooling_is_known_or_asked_for(void **state)
     must(kg_file_remove_tree(in_dir("1_Pooling"), &err));
     must(kg_file_remove_tree(in_dir("modules.json"), &err));
     refuses((struct kg_encoder_opts){0}, KG_EINVAL,
-            "expected 1_Pooling/config.json, or to be told how vectors are pooled");
+            "expected 1_Pooling/config.json, or --pooling mean or cls");
     e = open_with(dir, (struct kg_encoder_opts){.pooling = "mean"});
     embed(here, e, &text, 1, KG_TEXT_PLAIN);
     kg_encoder_close(e);
