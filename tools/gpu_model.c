@@ -175,6 +175,12 @@ static kg_status matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         computing / kernels[k].of_product));
     return KG_OK;
 }
+static kg_status matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                             struct kg_mat b, struct kg_err *err)
+{
+    (void)old;
+    return matmul(c, a, b, KG_MATMUL_NT, true, err);
+}
 static kg_status embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err)
 {
@@ -557,6 +563,7 @@ static const struct kg_backend model = {
     .copy = copy,
     .zero = zero,
     .matmul = matmul,
+    .matmul_onto = matmul_onto,
     .embed = embed,
     .embed_bwd = embed_bwd,
     .rmsnorm = rmsnorm,

@@ -243,6 +243,10 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate,
                     struct kg_err *err) KG_MUST_CHECK;
+/* y = old + the product of kg_linear; both fp32. They may be one matrix. */
+kg_status kg_linear_onto(const struct kg_walk *p, struct kg_mat y, struct kg_mat old,
+                         struct kg_mat x, const struct kg_param *w,
+                         struct kg_err *err) KG_MUST_CHECK;
 /* y[j] = x w[j]^T for each of n weights. Rows without adapters take one operation: one
  * product, if the weights follow each other in memory and all y are adjacent columns of a
  * matrix. n: at most KG_PRODUCTS_AT_ONCE */

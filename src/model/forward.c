@@ -224,9 +224,7 @@ static kg_status add_product(const struct kg_walk *p, struct kg_mat x_out,
                              struct kg_mat x_in, const struct branch *b,
                              struct kg_err *err)
 {
-    if (x_out.data != x_in.data)
-        KG_TRY(kg_op_cast(p->m->backend, x_out, x_in, err));
-    KG_TRY(kg_linear(p, x_out, b->y, b->w, true, err));
+    KG_TRY(kg_linear_onto(p, x_out, x_in, b->y, b->w, err));
     return b->bias ? kg_op_bias(p->m->backend, x_out, kg_param_vector(b->bias), err)
                    : KG_OK;
 }

@@ -187,6 +187,18 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
     return settle(p, y, sum, err);
 }
 
+kg_status kg_linear_onto(const struct kg_walk *p, struct kg_mat y, struct kg_mat old,
+                         struct kg_mat x, const struct kg_param *w, struct kg_err *err)
+{
+    const bool apart = y.data != old.data;
+
+    if (apart && runs_beside(p, w) == 0)
+        return kg_op_matmul_onto(p->m->backend, y, old, x, w->compute, err);
+    if (apart)
+        KG_TRY(kg_op_cast(p->m->backend, y, old, err));
+    return kg_linear(p, y, x, w, true, err);
+}
+
 /* *to <- its union with `next`, if weights in rows follow each other in memory, and the
  * columns of their results do. */
 static bool join(struct kg_product *to, const struct kg_product *next)

@@ -486,6 +486,9 @@ struct kg_backend {
     kg_status (*reserve)(uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+    /* see kg_op_matmul_onto; NULL: old is copied to c first */
+    kg_status (*matmul_onto)(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                             struct kg_mat b, struct kg_err *err);
     /* see kg_op_matmul_two; NULL: done by three operations */
     kg_status (*matmul_two)(struct kg_mat c, const struct kg_factors f[2],
                             enum kg_matmul_kind kind, bool accumulate,
@@ -697,6 +700,11 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
+/* c = old + a b^T with the bits of a copy of old to c, to which the product is added; c
+ * and old fp32, apart.   errors: as kg_op_matmul */
+kg_status kg_op_matmul_onto(const struct kg_backend *be, struct kg_mat c,
+                            struct kg_mat old, struct kg_mat a, struct kg_mat b,
+                            struct kg_err *err) KG_MUST_CHECK;
 /* c = a b^T for each of n products with one left operand, as by kg_op_matmul; threads
  * start the next product without waiting.   n: 1 to KG_PRODUCTS_AT_ONCE
  * errors: as kg_op_matmul */

@@ -340,6 +340,19 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
 
+kg_status kg_op_matmul_onto(const struct kg_backend *be, struct kg_mat c,
+                            struct kg_mat old, struct kg_mat a, struct kg_mat b,
+                            struct kg_err *err)
+{
+    const char *op = "matmul_onto";
+    KG_TRY(check(op, "old", old, c.rows, c.cols, F32, err));
+    KG_TRY(check_product(be, op, c, a, b, KG_MATMUL_NT, true, err));
+    if (be->matmul_onto)
+        return be->matmul_onto(c, old, a, b, err);
+    KG_TRY(kg_op_cast(be, c, old, err));
+    return kg_op_matmul(be, c, a, b, KG_MATMUL_NT, true, err);
+}
+
 kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_product *to,
                               int n, struct kg_mat a, struct kg_err *err)
 {

@@ -329,12 +329,13 @@ static float element(enum order order, struct factors a, int64_t i, struct facto
                              : chain(a, i, b, j, 0, n / 2) + chain(a, i, b, j, n / 2, n);
 }
 
-static void store(void *to, bool wide, int64_t at, float sum, bool add)
+/* old: what is added to, or NULL */
+static void store(void *to, bool wide, int64_t at, float sum, const float *old)
 {
     uint32_t bits;
 
     if (wide) {
-        ((float *)to)[at] = add ? ((float *)to)[at] + sum : sum;
+        ((float *)to)[at] = old ? old[at] + sum : sum;
         return;
     }
     memcpy(&bits, &sum, sizeof bits);
@@ -363,7 +364,7 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
                                 *(const float *)beta != 0.0f};
 
     (void)lt, (void)stream;
-    if (c != d || lc != ld || workspace_bytes != preferences[KG_LT_PREF_WORKSPACE] ||
+    if (lc != ld || workspace_bytes != preferences[KG_LT_PREF_WORKSPACE] ||
         *(const float *)alpha != 1.0f || (how->b ? bl->cols : bl->rows) != k)
         return KG_LT_INVALID_VALUE;
     if (!makes(p, to->cols, k))
@@ -375,7 +376,7 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
             store(d, to->wide, n + m * to->stride,
                   element(plans[p].order ? plans[p].order(made) : IN_ORDER, left, n,
                           right, m, k),
-                  made.added_to);
+                  made.added_to ? c : NULL);
     last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols, k};
     now += plans[p].seconds;
     return KG_LT_OK;

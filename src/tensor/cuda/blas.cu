@@ -329,24 +329,24 @@ struct product {
     struct kg_lt_plan plan;
     struct kg_mat c, a, b;
     enum kg_matmul_kind kind;
-    bool accumulate;
+    const float *old;
 };
 
 static int multiply(void *arg)
 {
     static const float one = 1.0f, none = 0.0f;
     const struct product *p = (const struct product *)arg;
-    const void *const memory[] = {p->a.data, p->b.data, p->c.data, lib.workspace};
-    const size_t n = lib.workspace ? 4 : 3;
+    const void *const before = p->old ? p->old : p->c.data;
+    const void *const memory[] = {p->a.data, p->b.data, p->c.data, before, lib.workspace};
+    const size_t n = lib.workspace ? 5 : 4;
     struct layouts l;
     int e = make_layouts(&l, p->c, p->a, p->b);
 
     if (e == KG_LT_OK) {
         kg_dev_lend(memory, n);
         e = lib.call.matmul(lib.lt, lib.desc[p->kind], &one, p->b.data, l.b, p->a.data,
-                            l.a, p->accumulate ? &one : &none, p->c.data, l.c, p->c.data,
-                            l.c, &p->plan, lib.workspace, lib.workspace_bytes,
-                            KG_DEV_STREAM);
+                            l.a, p->old ? &one : &none, before, l.c, p->c.data, l.c,
+                            &p->plan, lib.workspace, lib.workspace_bytes, KG_DEV_STREAM);
         kg_dev_take_back(memory, n);
         release(&l);
     }
@@ -354,10 +354,10 @@ static int multiply(void *arg)
 }
 
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
-                      struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
+                      struct kg_mat b, enum kg_matmul_kind kind, const float *old,
                       struct kg_err *err)
 {
-    struct product p = {*plan, c, a, b, kind, accumulate};
+    struct product p = {*plan, c, a, b, kind, old};
     int e = kg_dev_call(multiply, &p, sizeof p);
 
     if (e == KG_LT_NOT_SUPPORTED || e == KG_LT_INVALID_VALUE)

@@ -50,10 +50,11 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
 /* config <- the attributes of a plan, for comparisons; its bytes may hold more. */
 void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
 
-/* C (=|+=) op(A) op(B) by a plan.   errors: UNSUPPORTED (the plan does not support this
+/* C = op(A) op(B), or old + op(A) op(B), by a plan; old lies as C, and may be C.
+ * errors: UNSUPPORTED (the plan does not support this
  * shape; nothing was computed), EDEVICE */
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
-                      struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
+                      struct kg_mat b, enum kg_matmul_kind kind, const float *old,
                       struct kg_err *err) KG_MUST_CHECK;
 
 /* *seconds <- the device's time for run(arg, i), i below 2 KG_DEV_REPEATS, launched as

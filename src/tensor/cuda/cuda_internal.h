@@ -245,6 +245,8 @@ kg_status kg_cuda_zero(void *to, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+kg_status kg_cuda_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                              struct kg_mat b, struct kg_err *err);
 kg_status kg_cuda_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                         struct kg_err *err);
 kg_status kg_cuda_embed_bwd(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
@@ -330,20 +332,21 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
  * errors: those of kg_blas_open, ENOMEM; on failure nothing changes */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* The bf16 product by the matrix instruction; c must not be empty. */
+/* The bf16 product by the matrix instruction; c must not be empty. old: what it is added
+ * to, here and below, with the rows, columns and stride of c, or c itself; NULL: none */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                         enum kg_matmul_kind kind, bool accumulate);
+                         enum kg_matmul_kind kind, const float *old);
 /* kg_cuda_product_mma by Hopper's instruction of four warps (wgmma). width: index of a
  * tile width, below KG_WGMMA_WIDTHS; -1: chosen by shape.   returns false, with nothing
  * launched, if wgmma is missing or left out, or rows are not aligned to 16 bytes */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                           enum kg_matmul_kind kind, bool accumulate, int width);
+                           enum kg_matmul_kind kind, const float *old, int width);
 void kg_cuda_wgmma_leave_out(bool yes);
 /* The bf16 product with the bits of kg_cuda_product_mma: by wgmma if that is faster and
  * kg_cuda_own_try found the same bits, else by mma. c must not be empty. */
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                         enum kg_matmul_kind kind, bool accumulate);
+                         enum kg_matmul_kind kind, const float *old);
 /* Compares wgmma with mma on this device, once per process; not within the capture of a
  * graph. mma_only: does not use wgmma
  * errors: ENOMEM, EDEVICE */
@@ -361,7 +364,7 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
  * errors: EDEVICE (no plan has the required bits), ENOMEM (a shape whose workspace was
  * not reserved) */
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                               enum kg_matmul_kind kind, bool accumulate,
+                               enum kg_matmul_kind kind, const float *old,
                                struct kg_err *err);
 /* *is: there are few rows, and for these shapes kg_cuda_product_own has the bits of a b^T
  * by cuBLASLt. Tried once per number of rows.   errors: of kg_cuda_product_blas */
@@ -373,7 +376,7 @@ kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct
 bool kg_cuda_is_unpinned(void);
 kg_status kg_cuda_unpinned_begin(struct kg_err *err);
 kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                                  enum kg_matmul_kind kind, bool accumulate,
+                                  enum kg_matmul_kind kind, const float *old,
                                   struct kg_err *err);
 kg_status kg_cuda_unpinned_leave(struct kg_err *err);
 void kg_cuda_unpinned_end(void); /* also frees the library's memory */

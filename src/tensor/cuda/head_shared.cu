@@ -104,7 +104,7 @@ kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hi
     if (of_library)
         KG_TRY(are_own(&own, z, strip, hidden, weight, err));
     if (own) {
-        kg_cuda_product_mma(z, hidden, weight, KG_MATMUL_NT, false);
+        kg_cuda_product_mma(z, hidden, weight, KG_MATMUL_NT, NULL);
         return kg_dev_done("head", err);
     }
     for (int64_t v = 0, n; v < z.cols; v += n) {

@@ -229,15 +229,35 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err)
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
 {
+    const float *old = accumulate ? (const float *)c.data : NULL;
+
     if (c.rows == 0 || c.cols == 0)
         return KG_OK;
     if (used == KG_CUDA_CUBLAS && a.dtype == KG_BF16)
-        KG_TRY(kg_cuda_product_blas(c, a, b, kind, accumulate, err));
+        KG_TRY(kg_cuda_product_blas(c, a, b, kind, old, err));
     else if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
-        kg_cuda_product_own(c, a, b, kind, accumulate);
+        kg_cuda_product_own(c, a, b, kind, old);
     else
         exact(c, accumulate, a, b, NULL, kind);
     return kg_dev_done("matmul", err);
+}
+
+/* Exact products, and sums that lie otherwise than c, go through a copy. */
+kg_status kg_cuda_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                              struct kg_mat b, struct kg_err *err)
+{
+    const bool apart = used != KG_CUDA_EXACT && a.dtype == KG_BF16 &&
+                       old.stride == c.stride && (uintptr_t)old.data % 16 == 0;
+
+    if (!apart)
+        KG_TRY(kg_cuda_cast(c, old, err));
+    if (!apart || c.rows == 0 || c.cols == 0)
+        return kg_cuda_matmul(c, a, b, KG_MATMUL_NT, true, err);
+    if (used == KG_CUDA_CUBLAS)
+        KG_TRY(kg_cuda_product_blas(c, a, b, KG_MATMUL_NT, (const float *)old.data, err));
+    else
+        kg_cuda_product_own(c, a, b, KG_MATMUL_NT, (const float *)old.data);
+    return kg_dev_done("matmul_onto", err);
 }
 
 /* Never by cuBLASLt: which of its plans has the bits wanted depends on the number of

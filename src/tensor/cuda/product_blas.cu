@@ -256,23 +256,30 @@ static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
 }
 
 /* By a plan of the library, or without it. */
-static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
-                          struct kg_mat b, const struct pinned *p, struct kg_err *err)
+static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c,
+                          const float *old, struct kg_mat a, struct kg_mat b,
+                          const struct pinned *p, struct kg_err *err)
 {
     if (memcmp(plan, &wgmma, sizeof wgmma) == 0)
-        return kg_cuda_product_wgmma(c, a, b, p->kind, p->accumulate, -1)
+        return kg_cuda_product_wgmma(c, a, b, p->kind, old, -1)
                    ? KG_OK
                    : kg_fail(err, KG_EUNSUPPORTED, "no wgmma here");
     if (memcmp(plan, &own, sizeof own) != 0)
-        return kg_blas_run(plan, c, a, b, p->kind, p->accumulate, err);
-    kg_cuda_product_mma(c, a, b, p->kind, p->accumulate);
+        return kg_blas_run(plan, c, a, b, p->kind, old, err);
+    kg_cuda_product_mma(c, a, b, p->kind, old);
     return KG_OK;
+}
+
+/* What a trial's product adds to: c itself. */
+static const float *sums_of(const struct trial *t)
+{
+    return t->of->accumulate ? (const float *)t->c.data : NULL;
 }
 
 static kg_status run_trial(const struct trial *t, const struct kg_lt_plan *plan,
                            struct kg_err *err)
 {
-    return run_plan(plan, t->c, t->a, t->b, t->of, err);
+    return run_plan(plan, t->c, sums_of(t), t->a, t->b, t->of, err);
 }
 
 /* digests (m) <- what the plan gives; UNSUPPORTED where it gives nothing */
@@ -316,7 +323,8 @@ static kg_status run_timed(const void *arg, int i, struct kg_err *err)
     const struct timed *of = (const struct timed *)arg;
     const struct trial *t = of->t;
 
-    return run_plan(of->plan, t->c, t->a, t->weights[i % t->n_weights], t->of, err);
+    return run_plan(of->plan, t->c, sums_of(t), t->a, t->weights[i % t->n_weights], t->of,
+                    err);
 }
 
 /* ---- which plans ---- */
@@ -609,10 +617,25 @@ static kg_status find(struct pinned **found, struct kg_mat c, int64_t k,
 }
 
 /* ---- running ---- */
-static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct kg_mat c,
-                            struct kg_mat a, struct kg_mat b, const struct pinned *p,
-                            struct kg_err *err)
+/* Rows of a product: c = a b, or old + a b. */
+struct rows {
+    struct kg_mat c;
+    const float *old; /* as c lies; NULL: none */
+    struct kg_mat a, b;
+};
+
+static struct rows rows_of(struct rows of, int64_t first, int64_t n)
 {
+    return {kg_mat_rows(of.c, first, n), of.old ? of.old + first * of.c.stride : NULL,
+            kg_mat_rows(of.a, first, n), of.b};
+}
+
+static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct rows of,
+                            const struct pinned *p, struct kg_err *err)
+{
+    const struct kg_mat a = of.a, c = of.c;
+    struct kg_mat old = c;
+
     struct kg_mat wide_a = shaped(a.dtype, rows, a.cols);
     struct kg_mat wide_c = shaped(c.dtype, rows, c.cols);
     const uint64_t bytes = bytes_of(wide_a) + bytes_of(wide_c);
@@ -622,9 +645,11 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     wide_c.data = room.memory + bytes_of(wide_a);
     kg_dev_zero(room.memory, bytes);
     KG_TRY(kg_cuda_cast(kg_mat_rows(wide_a, 0, a.rows), a, err));
-    if (p->accumulate)
-        KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), c, err));
-    KG_TRY(run_plan(plan, wide_c, wide_a, b, p, err));
+    old.data = (void *)of.old;
+    if (of.old)
+        KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), old, err));
+    KG_TRY(run_plan(plan, wide_c, of.old ? (const float *)wide_c.data : NULL, wide_a,
+                    of.b, p, err));
     return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
 }
 
@@ -644,17 +669,6 @@ static kg_status choose_plan(const struct kg_lt_plan **plan, int64_t *m, struct 
     return KG_OK;
 }
 
-static kg_status run_piece(struct pinned *p, struct kg_mat c, struct kg_mat a,
-                           struct kg_mat b, struct kg_err *err)
-{
-    const struct kg_lt_plan *plan;
-    int64_t m = a.rows;
-
-    KG_TRY(choose_plan(&plan, &m, p, err));
-    return m == a.rows ? run_plan(plan, c, a, b, p, err)
-                       : run_padded(plan, m, c, a, b, p, err);
-}
-
 /* *m <- how many of the rows that are left are made together */
 static kg_status choose_piece(int64_t *m, struct pinned *p, int64_t left,
                               struct kg_err *err)
@@ -668,28 +682,32 @@ static kg_status choose_piece(int64_t *m, struct pinned *p, int64_t left,
     return KG_OK;
 }
 
-static kg_status run_rows(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+static kg_status run_rows(struct rows of, enum kg_matmul_kind kind, struct kg_err *err)
 {
+    const struct kg_lt_plan *plan;
     struct pinned *p;
 
-    KG_TRY(find(&p, c, a.cols, kind, accumulate, err));
-    for (int64_t first = 0, m; first < a.rows; first += m) {
-        KG_TRY(choose_piece(&m, p, a.rows - first, err));
-        KG_TRY(run_piece(p, kg_mat_rows(c, first, m), kg_mat_rows(a, first, m), b, err));
+    KG_TRY(find(&p, of.c, of.a.cols, kind, of.old != NULL, err));
+    for (int64_t first = 0, m, made; first < of.a.rows; first += m) {
+        KG_TRY(choose_piece(&m, p, of.a.rows - first, err));
+        const struct rows some = rows_of(of, first, m);
+        made = m;
+        KG_TRY(choose_plan(&plan, &made, p, err));
+        KG_TRY(made == m ? run_plan(plan, some.c, some.old, some.a, some.b, p, err)
+                         : run_padded(plan, made, some, p, err));
     }
     return KG_OK;
 }
 
 /* Chunk by chunk, by the reference. A last chunk of a length that the plan does not make
  * is an own product. */
-static kg_status run_chunks(const struct pinned *p, struct kg_mat c, struct kg_mat a,
-                            struct kg_mat b, bool accumulate, struct kg_err *err)
+static kg_status run_chunks(const struct pinned *p, struct kg_mat c, const float *old,
+                            struct kg_mat a, struct kg_mat b, struct kg_err *err)
 {
     for (int64_t first = 0; first < a.rows; first += KG_PRODUCT_CHUNK) {
         const int64_t k = kg_cuda_min(a.rows - first, KG_PRODUCT_CHUNK);
         const struct kg_mat ak = kg_mat_rows(a, first, k), bk = kg_mat_rows(b, first, k);
-        const bool add = accumulate || first > 0;
+        const float *add = first > 0 ? (const float *)c.data : old;
         const kg_status status = kg_blas_run(&p->reference, c, ak, bk, KG_MATMUL_TN, add,
                                              err);
 
@@ -708,15 +726,15 @@ static kg_status run_chunks(const struct pinned *p, struct kg_mat c, struct kg_m
 /* ---- sums over tokens at once ---- */
 /* By an own kernel, or NULL: chunk by chunk. */
 static kg_status run_all(const struct kg_lt_plan *plan, const struct pinned *p,
-                         struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                         bool accumulate, struct kg_err *err)
+                         struct kg_mat c, const float *old, struct kg_mat a,
+                         struct kg_mat b, struct kg_err *err)
 {
     if (!plan)
-        return run_chunks(p, c, a, b, accumulate, err);
+        return run_chunks(p, c, old, a, b, err);
     if (plan == &own)
-        kg_cuda_product_mma(c, a, b, KG_MATMUL_TN, accumulate);
-    else if (!kg_cuda_product_wgmma(c, a, b, KG_MATMUL_TN, accumulate, -1))
-        return run_chunks(p, c, a, b, accumulate, err); /* it is there no more */
+        kg_cuda_product_mma(c, a, b, KG_MATMUL_TN, old);
+    else if (!kg_cuda_product_wgmma(c, a, b, KG_MATMUL_TN, old, -1))
+        return run_chunks(p, c, old, a, b, err); /* it is there no more */
     return KG_OK;
 }
 
@@ -762,7 +780,8 @@ static kg_status judge_tokens(uint64_t *all, const struct trial *t,
                               const struct kg_lt_plan *plan, bool add, struct kg_err *err)
 {
     KG_LAUNCH(draw_sums, kg_cuda_rows(t->m, t->c.cols), KG_ROW_THREADS, t->c, !add);
-    KG_TRY(run_all(plan, t->of, t->c, t->a, t->b, add, err));
+    KG_TRY(run_all(plan, t->of, t->c, add ? (const float *)t->c.data : NULL, t->a, t->b,
+                   err));
     KG_LAUNCH(digest, kg_grid(t->m, 1), 32, t->digests, t->c);
     KG_LAUNCH(digest, kg_grid(1, 1), 32, t->digests + t->m,
               kg_mat(t->digests, KG_F32, 1, 2 * t->m));
@@ -776,7 +795,7 @@ static kg_status run_timed_tokens(const void *arg, int i, struct kg_err *err)
     const struct trial *t = of->t;
 
     (void)i;
-    return run_all(of->plan, t->of, t->c, t->a, t->b, true, err);
+    return run_all(of->plan, t->of, t->c, (const float *)t->c.data, t->a, t->b, err);
 }
 
 /* p->tokens <- the own kernel that is faster than chunk by chunk, with the same bits */
@@ -809,8 +828,8 @@ static kg_status try_tokens(struct pinned *p, struct kg_err *err)
 
 /* Whole chunks by an own kernel, if there is one: of a shorter one the reference may have
  * been none, and its bits were not tried. */
-static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                            bool accumulate, struct kg_err *err)
+static kg_status run_tokens(struct kg_mat c, const float *old, struct kg_mat a,
+                            struct kg_mat b, struct kg_err *err)
 {
     struct pinned *p;
 
@@ -821,24 +840,25 @@ static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     const int64_t whole = a.rows / KG_PRODUCT_CHUNK * KG_PRODUCT_CHUNK;
 
     if (p->tokens && whole > 0)
-        KG_TRY(run_all(p->tokens, p, c, kg_mat_rows(a, 0, whole),
-                       kg_mat_rows(b, 0, whole), accumulate, err));
+        KG_TRY(run_all(p->tokens, p, c, old, kg_mat_rows(a, 0, whole),
+                       kg_mat_rows(b, 0, whole), err));
     const int64_t done = p->tokens ? whole : 0;
 
-    return run_chunks(p, c, kg_mat_rows(a, done, a.rows - done),
-                      kg_mat_rows(b, done, a.rows - done), accumulate || done > 0, err);
+    return run_chunks(p, c, done > 0 ? (const float *)c.data : old,
+                      kg_mat_rows(a, done, a.rows - done),
+                      kg_mat_rows(b, done, a.rows - done), err);
 }
 
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                               enum kg_matmul_kind kind, bool accumulate,
+                               enum kg_matmul_kind kind, const float *old,
                                struct kg_err *err)
 {
     if (takes(c, a, b) && kg_cuda_is_unpinned())
-        return kg_cuda_product_fastest(c, a, b, kind, accumulate, err);
+        return kg_cuda_product_fastest(c, a, b, kind, old, err);
     if (takes(c, a, b))
-        return kind == KG_MATMUL_TN ? run_tokens(c, a, b, accumulate, err)
-                                    : run_rows(c, a, b, kind, accumulate, err);
-    kg_cuda_product_mma(c, a, b, kind, accumulate);
+        return kind == KG_MATMUL_TN ? run_tokens(c, old, a, b, err)
+                                    : run_rows({c, old, a, b}, kind, err);
+    kg_cuda_product_mma(c, a, b, kind, old);
     return KG_OK;
 }
 

@@ -113,7 +113,8 @@ static __global__ void compare_samples(uint32_t *wrong, struct kg_mat c, struct 
 static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
                      struct kg_err *err)
 {
-    return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
+    return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind,
+                       t->of->accumulate ? (const float *)t->c.data : NULL, err);
 }
 
 /* *right: what a plan gives is the product, at the samples */
@@ -239,7 +240,7 @@ static kg_status find(const struct shape **found, const struct shape *of, struct
 }
 
 kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                                  enum kg_matmul_kind kind, bool accumulate,
+                                  enum kg_matmul_kind kind, const float *old,
                                   struct kg_err *err)
 {
     const struct shape of = {.next = NULL,
@@ -251,9 +252,9 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
                              .b_stride = b.stride,
                              .c_stride = c.stride,
                              .dtype = c.dtype,
-                             .accumulate = accumulate};
+                             .accumulate = old != NULL};
     const struct shape *s;
 
     KG_TRY(find(&s, &of, c, a, b, err));
-    return kg_blas_run(&s->plan, c, a, b, kind, accumulate, err);
+    return kg_blas_run(&s->plan, c, a, b, kind, old, err);
 }

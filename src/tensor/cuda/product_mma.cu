@@ -152,11 +152,20 @@ static __device__ void multiply(struct part<T> *s, const struct operands<T> *o)
 /* Of a warp's part its place in c. */
 struct place {
     struct kg_mat c;
+    const float *old; /* what is added to, as c lies; NULL: nothing */
     int64_t row, col;
     bool paired;
+
+    __device__ struct kg_cuda_two before(int64_t r, int64_t v) const
+    {
+        struct kg_mat m = c;
+
+        m.data = (void *)old;
+        return kg_cuda_two_get(m, r, v, paired);
+    }
 };
 
-/* s <- c */
+/* s <- old */
 template <class T> static __device__ void load(struct part<T> *s, struct place p)
 {
     p.row = kg_anew(p.row);
@@ -167,11 +176,11 @@ template <class T> static __device__ void load(struct part<T> *s, struct place p
         for (int j = 0; j < 2 * T::RIGHT; j++)
 #pragma unroll
             for (int e = 0; e < 4; e += 2) {
-                const struct kg_cuda_two old = kg_cuda_two_get(
-                    p.c, p.row + 16 * i + e / 2 * 8, p.col + 8 * j, p.paired);
+                const struct kg_cuda_two x = p.before(p.row + 16 * i + e / 2 * 8,
+                                                      p.col + 8 * j);
 
-                s->at[i][j][e] = old.x;
-                s->at[i][j][e + 1] = old.y;
+                s->at[i][j][e] = x.x;
+                s->at[i][j][e + 1] = x.y;
             }
 }
 
@@ -192,7 +201,7 @@ static __device__ void end_chunk(struct part<T> *sum, struct part<T> *chain, boo
             }
 }
 
-/* c (=|+=) s */
+/* c = s, or old + s */
 template <class T>
 static __device__ void store(struct place p, bool add, const struct part<T> *s)
 {
@@ -208,9 +217,9 @@ static __device__ void store(struct place p, bool add, const struct part<T> *s)
                 struct kg_cuda_two x = {s->at[i][j][e], s->at[i][j][e + 1]};
 
                 if (add) {
-                    const struct kg_cuda_two old = kg_cuda_two_get(p.c, r, v, p.paired);
+                    const struct kg_cuda_two y = p.before(r, v);
 
-                    x = {old.x + x.x, old.y + x.y};
+                    x = {y.x + x.x, y.y + x.y};
                 }
                 kg_cuda_two_set(p.c, r, v, p.paired, x);
             }
@@ -260,8 +269,8 @@ template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
 
 /* The tile of c whose first row is `top`. */
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
-static __device__ void make(const struct kg_mat &c, bool add, const struct kg_mat &a,
-                            const struct kg_mat &b, int64_t top)
+static __device__ void make(const struct kg_mat &c, const float *old,
+                            const struct kg_mat &a, const struct kg_mat &b, int64_t top)
 {
     typedef sides<T, A_COLUMNS, B_COLUMNS> both;
     enum {
@@ -273,9 +282,10 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct kg_ma
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const bool works = warp < T::DOWN * T::ALONG;
     const int row = warp / T::ALONG * T::LEFT * 16, col = warp % T::ALONG * T::RIGHT * 16;
-    const struct place place = {c, top + row + lane / 4,
+    const bool add = old != NULL;
+    const struct place place = {c, old, top + row + lane / 4,
                                 (int64_t)blockIdx.y * T::COLS + col + lane % 4 * 2,
-                                kg_cuda_in_twos(c)};
+                                kg_cuda_in_twos(c) && (uintptr_t)old % 8 == 0};
     const int64_t K = A_COLUMNS ? a.rows : a.cols;
     const int steps = K > 0 ? (int)((K - 1) / T::DEPTH + 1) : 1;
     struct part<T> chain = {
@@ -326,9 +336,9 @@ static __device__ void make(const struct kg_mat &c, bool add, const struct kg_ma
 
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
 static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
-    product(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+    product(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b)
 {
-    make<T, A_COLUMNS, B_COLUMNS>(c, add, a, b, (int64_t)blockIdx.x * T::ROWS);
+    make<T, A_COLUMNS, B_COLUMNS>(c, old, a, b, (int64_t)blockIdx.x * T::ROWS);
 }
 
 /* The same of one expert. Its operands stand after the factors. */
@@ -343,18 +353,19 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
 
     kg_cuda_share_out<A_COLUMNS>(s, c, a, b, g, add, T::ROWS);
     if (s->row >= 0)
-        make<T, A_COLUMNS, B_COLUMNS>(s->c, add, s->a, s->b, s->row);
+        make<T, A_COLUMNS, B_COLUMNS>(s->c, add ? kg_cuda_f32(s->c, 0) : NULL, s->a, s->b,
+                                      s->row);
 }
 
 /* ---- which tile ---- */
 struct choice {
     int rows, cols;
-    void (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+    void (*launch)(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b,
                    const struct kg_groups *g);
 };
 
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
-static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+static void launch(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b,
                    const struct kg_groups *)
 {
     const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, T::ROWS),
@@ -363,20 +374,20 @@ static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
 
     static_assert((int)both::BYTES <= (int)KG_ASKED_MOST, "shared memory");
     KG_LAUNCH_ASKING(both::BYTES, (product<T, A_COLUMNS, B_COLUMNS>), grid, T::THREADS, c,
-                     add, a, b);
+                     old, a, b);
 }
 
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
-static void launch_groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
-                          const struct kg_groups *g)
+static void launch_groups(struct kg_mat c, const float *old, struct kg_mat a,
+                          struct kg_mat b, const struct kg_groups *g)
 {
     const dim3 grid = kg_grid(kg_cuda_group_tiles(g, c, A_COLUMNS, T::ROWS),
                               kg_cuda_pieces(c.cols, T::COLS));
     typedef sides<T, A_COLUMNS, B_COLUMNS> both;
 
     KG_LAUNCH_ASKING(both::BYTES + sizeof(struct kg_cuda_share),
-                     (groups<T, A_COLUMNS, B_COLUMNS>), grid, T::THREADS, c, add, a, b,
-                     *g);
+                     (groups<T, A_COLUMNS, B_COLUMNS>), grid, T::THREADS, c, old != NULL,
+                     a, b, *g);
 }
 
 #define BY(launch, a_columns, b_columns, ...)                                            \
@@ -450,11 +461,11 @@ static const struct choice *choose(struct choices from, int64_t products, int64_
 }
 
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                         enum kg_matmul_kind kind, bool accumulate)
+                         enum kg_matmul_kind kind, const float *old)
 {
     static const struct choices of[] = {CHOICES(nt), CHOICES(nn), CHOICES(tn)};
 
-    choose(of[kind], 1, c.rows, c.cols)->launch(c, accumulate, a, b, NULL);
+    choose(of[kind], 1, c.rows, c.cols)->launch(c, old, a, b, NULL);
 }
 
 /* How many rows each expert has is not known: the mean is taken, of no more experts than
@@ -469,5 +480,6 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     const int64_t busy = tn ? g->n : kg_cuda_min(g->n, c.rows);
     const int64_t rows = tn ? c.rows : kg_cuda_pieces(c.rows, busy);
 
-    choose(of[kind], busy, rows, c.cols)->launch(c, accumulate, a, b, g);
+    choose(of[kind], busy, rows, c.cols)
+        ->launch(c, accumulate ? (const float *)c.data : NULL, a, b, g);
 }

@@ -49,7 +49,7 @@ static kg_status try_width(struct trial *t, enum kg_matmul_kind kind, int width,
 {
     struct kg_cuda_others *of = &found.of[kind][width];
 
-    if (!kg_cuda_product_wgmma(t->by_wgmma, t->a, t->b, kind, false, width)) {
+    if (!kg_cuda_product_wgmma(t->by_wgmma, t->a, t->b, kind, NULL, width)) {
         found.refused = true;
         return KG_OK;
     }
@@ -67,7 +67,7 @@ static kg_status try_kind(char *memory, enum kg_matmul_kind kind, struct kg_err 
     place(&t, memory, &bytes, kind);
     kg_cuda_trial_fill(t.a, kind == KG_MATMUL_TN, true, 0);
     kg_cuda_trial_fill(t.b, kind != KG_MATMUL_NT, false, 1);
-    kg_cuda_product_mma(t.by_mma, t.a, t.b, kind, false);
+    kg_cuda_product_mma(t.by_mma, t.a, t.b, kind, NULL);
     for (int width = 0; width < KG_WGMMA_WIDTHS; width++)
         KG_TRY(try_width(&t, kind, width, err));
     return KG_OK;
@@ -123,10 +123,10 @@ static bool is_large(struct kg_mat c)
 }
 
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                         enum kg_matmul_kind kind, bool accumulate)
+                         enum kg_matmul_kind kind, const float *old)
 {
     const bool same = found.done && !found.left_out && !found.refused && found.all.n == 0;
 
-    if (!same || !is_large(c) || !kg_cuda_product_wgmma(c, a, b, kind, accumulate, -1))
-        kg_cuda_product_mma(c, a, b, kind, accumulate);
+    if (!same || !is_large(c) || !kg_cuda_product_wgmma(c, a, b, kind, old, -1))
+        kg_cuda_product_mma(c, a, b, kind, old);
 }

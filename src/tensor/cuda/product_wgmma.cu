@@ -151,24 +151,24 @@ static __device__ void set(const struct kg_mat &c, int64_t r, int64_t v, bool tw
         *(uint32_t *)(kg_cuda_bf16(c, r) + v) = kg_pair(x.x, x.y);
 }
 
-/* s <- c */
+/* s <- what is added to */
 template <class T, bool WHOLE>
-static __device__ void load(float s[T::SUMS], const struct kg_mat &c, struct place p)
+static __device__ void load(float s[T::SUMS], const struct kg_mat &old, struct place p)
 {
 #pragma unroll
     for (int i = 0; i < T::SUMS; i += 2) {
-        const struct kg_cuda_two old = get<WHOLE>(c, p.row + i / 2 % 2 * 8,
-                                                  p.col + i / 4 * 8, p.twos);
+        const struct kg_cuda_two x = get<WHOLE>(old, p.row + i / 2 % 2 * 8,
+                                                p.col + i / 4 * 8, p.twos);
 
-        s[i] = old.x;
-        s[i + 1] = old.y;
+        s[i] = x.x;
+        s[i + 1] = x.y;
     }
 }
 
-/* c (=|+=) s */
+/* c = s, or old + s */
 template <class T, bool WHOLE>
-static __device__ void store(const struct kg_mat &c, struct place p, bool add,
-                             const float s[T::SUMS])
+static __device__ void store(const struct kg_mat &c, const struct kg_mat &old,
+                             struct place p, bool add, const float s[T::SUMS])
 {
 #pragma unroll
     for (int i = 0; i < T::SUMS; i += 2) {
@@ -176,9 +176,9 @@ static __device__ void store(const struct kg_mat &c, struct place p, bool add,
         struct kg_cuda_two x = {s[i], s[i + 1]};
 
         if (add) {
-            const struct kg_cuda_two old = get<WHOLE>(c, r, v, p.twos);
+            const struct kg_cuda_two y = get<WHOLE>(old, r, v, p.twos);
 
-            x = {old.x + x.x, old.y + x.y};
+            x = {y.x + x.x, y.y + x.y};
         }
         set<WHOLE>(c, r, v, p.twos, x);
     }
@@ -186,12 +186,16 @@ static __device__ void store(const struct kg_mat &c, struct place p, bool add,
 
 /* A tile's half: one chain, or a chain a chunk. */
 template <class T>
-static __device__ void make(const struct kg_mat &c, bool add,
+static __device__ void make(const struct kg_mat &c, const float *before,
                             const struct kg_cuda_places &p, struct kg_cuda_turn *t,
                             int half, int steps, struct place at)
 {
+    const bool add = before != NULL;
+    struct kg_mat old = c; /* as c lies */
+
     float chain[T::SUMS], sum[T::A_COLUMNS ? T::SUMS : 1];
 
+    old.data = (void *)before;
     for (int step = 0; step < steps; step += T::A_COLUMNS ? CHUNK : steps) {
         const int left = steps - step;
         const bool first = step == 0;
@@ -204,9 +208,9 @@ static __device__ void make(const struct kg_mat &c, bool add,
             chain[0] = chain[1] = chain[2] = chain[3] = NAN;
         if constexpr (T::A_COLUMNS) {
             if (first && add && at.whole)
-                load<T, true>(sum, c, at);
+                load<T, true>(sum, old, at);
             else if (first && add)
-                load<T, false>(sum, c, at);
+                load<T, false>(sum, old, at);
 #pragma unroll
             for (int i = 0; i < T::SUMS; i++)
                 sum[i] = first && !add ? chain[i] : sum[i] + chain[i];
@@ -215,18 +219,18 @@ static __device__ void make(const struct kg_mat &c, bool add,
     const float *made = T::A_COLUMNS ? sum : chain;
 
     if (at.whole)
-        store<T, true>(c, at, !T::A_COLUMNS && add, made);
+        store<T, true>(c, old, at, !T::A_COLUMNS && add, made);
     else
-        store<T, false>(c, at, !T::A_COLUMNS && add, made);
+        store<T, false>(c, old, at, !T::A_COLUMNS && add, made);
 }
 
 template <class T>
-static __device__ void make_all(const struct kg_mat &c, bool add,
+static __device__ void make_all(const struct kg_mat &c, const float *old,
                                 const struct kg_cuda_places &p, const struct work &w)
 {
     const int lane = (int)threadIdx.x % KG_WARP, warp = (int)threadIdx.x / KG_WARP % 4;
     const int half = (int)threadIdx.x / KG_FOUR_WARPS - 1;
-    const bool twos = kg_cuda_in_twos(c);
+    const bool twos = kg_cuda_in_twos(c) && (uintptr_t)old % 8 == 0;
     struct kg_cuda_turn t = {0, 0, KG_TRIES};
     int row, col;
 
@@ -235,7 +239,7 @@ static __device__ void make_all(const struct kg_mat &c, bool add,
         const int64_t top = (int64_t)row * ROWS + half * HALF,
                       left = (int64_t)col * T::COLS;
 
-        make<T>(c, add, p, &t, half, w.steps,
+        make<T>(c, old, p, &t, half, w.steps,
                 {top + warp * 16 + lane / 4, left + lane % 4 * 2, twos,
                  twos && top + HALF <= c.rows && left + T::COLS <= c.cols});
     }
@@ -244,7 +248,7 @@ static __device__ void make_all(const struct kg_mat &c, bool add,
 /* The first four warps bring, by one thread, and give their registers to the others. */
 template <class T>
 static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
-    product(struct kg_mat c, bool add, const __grid_constant__ struct kg_boxes a,
+    product(struct kg_mat c, const float *old, const __grid_constant__ struct kg_boxes a,
             const __grid_constant__ struct kg_boxes b, struct work w)
 {
     if constexpr (KG_HOPPER) {
@@ -262,7 +266,7 @@ static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
                 bring_all<T>(p, w, &a, &b);
         } else {
             kg_registers_more<KG_COMPUTER_REGISTERS>();
-            make_all<T>(c, add, p, w);
+            make_all<T>(c, old, p, w);
         }
     }
 }
@@ -270,11 +274,11 @@ static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
 /* ---- which tile ---- */
 struct choice {
     int cols;
-    bool (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b);
+    bool (*launch)(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b);
 };
 
 template <int COLS, bool A_COLUMNS, bool B_COLUMNS>
-static bool launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+static bool launch(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b)
 {
     typedef tile<COLS, A_COLUMNS, B_COLUMNS> T;
     const int64_t k = A_COLUMNS ? a.rows : a.cols;
@@ -290,7 +294,7 @@ static bool launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
         !kg_dev_boxes(&right, b, B_COLUMNS ? DEPTH : COLS))
         return false;
     KG_LAUNCH_HOPPER(T::ASKED, product<T>, kg_grid(blocks, 1), KG_PIPELINE_THREADS, c,
-                     add, left, right, w);
+                     old, left, right, w);
     return true;
 }
 
@@ -328,12 +332,12 @@ static bool left_out;
 void kg_cuda_wgmma_leave_out(bool yes) { left_out = yes; }
 
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                           enum kg_matmul_kind kind, bool accumulate, int width)
+                           enum kg_matmul_kind kind, const float *old, int width)
 {
     const int64_t k = kind == KG_MATMUL_TN ? a.rows : a.cols;
 
     if (left_out || kg_dev_hoppers() == 0 || k == 0)
         return false;
     return (width < 0 ? choose(choices[kind], c) : &choices[kind][width])
-        ->launch(c, accumulate, a, b);
+        ->launch(c, old, a, b);
 }

@@ -66,6 +66,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .swap = kg_cuda_swap,
     .reserve = kg_cuda_reserve,
     .matmul = kg_cuda_matmul,
+    .matmul_onto = kg_cuda_matmul_onto,
     .embed = kg_cuda_embed,
     .embed_bwd = kg_cuda_embed_bwd,
     .rmsnorm = kg_cuda_rmsnorm,
