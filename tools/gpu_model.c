@@ -302,6 +302,26 @@ static double attention_work(const struct kg_attn *a, double *keys)
              (double)kg_dtype_traits(a->k.dtype)->bytes;
     return 2.0 * a->n_heads * a->head_dim * pairs;
 }
+/* Of few rows (tensor/cuda/attention_rows.cu): a warp takes 256 keys at a time, four of
+ * them are a block, and two blocks fit a processor. The first keys arrive after three
+ * waits for memory. Keys of a warp alone: predicted from the kernel's instructions.
+ * *launches: 2 where a row is split */
+static double rows_seconds(int *launches, const struct kg_attn *a, double bytes)
+{
+    const double part = 4 * (a->head_dim > 64 ? 1.0e-6 : 0.7e-6), first = 2e-6;
+    const double rows = (double)a->n_seqs * a->n_kv_heads;
+    const double turns = ceil(a->most_keys / 1024.0);
+    const double split = fmax(1, fmin(floor(2 * 108 / rows), turns));
+    double keys = 0;
+
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        keys = fmax(keys, a->seqs[i].pos + a->seqs[i].n_rows);
+    *launches = 1 + (split > 1);
+    return fmax(bytes / (0.8 * gpu->copies),
+                ceil(rows * split / (2 * gpu->processors)) *
+                    (first + ceil(keys / 1024 / split) * part)) +
+           *launches * start;
+}
 /* As attention_own.cu chooses. */
 static bool by_wgmma(const struct kg_attn *a)
 {
@@ -334,6 +354,14 @@ static kg_status attention(struct kg_mat o, struct kg_vec lse, const struct kg_a
     const double bytes = keys + bytes_of(a->q) + bytes_of(o);
 
     (void)lse, (void)err;
+    if (a->q.rows <= a->n_seqs) {
+        int launches;
+        const double seconds = rows_seconds(&launches, a, bytes);
+
+        launch(ATTENTION, bytes, flops, seconds);
+        now.launches[ATTENTION] += launches - 1;
+        return KG_OK;
+    }
     if (by_wgmma(a))
         launch(ATTENTION_WGMMA, bytes, flops, start + wgmma_seconds(a));
     else
