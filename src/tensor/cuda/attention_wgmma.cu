@@ -80,7 +80,7 @@ struct turns {
 };
 
 /* ---- shared memory ---- */
-/* What is behind the places: of each tile; the barrier is for its four warps. */
+/* After the places, for each tile; the barrier is for its four warps. */
 struct behind {
     struct turns turns[TILES];
     struct kg_barrier meets[TILES];
@@ -306,32 +306,31 @@ static __device__ int come_to(const struct kg_cuda_places &p, struct four *f, in
     return place;
 }
 
-/* The tile's first block: s <- scores, which become p. */
+/* The tile's first block: p <- of its scores. */
 template <int HD>
 static __device__ void begin(struct kg_cuda_sums<HD> *part, uint32_t p[4][4],
-                             const char *queries, const char *keys,
-                             struct kg_cuda_scores by, const struct kg_cuda_tile &t)
+                             const struct four *f, const char *keys,
+                             struct kg_cuda_scores by)
 {
     float s[8][4], alpha[2];
 
     clear_scores<HD>(s);
     kg_products_begin();
-    ask_scores<HD>(s, queries, keys);
+    ask_scores<HD>(s, f->queries, keys);
     kg_products_wait<0>();
     kg_sums_are_there<32>(s[0]);
-    weigh<HD>(alpha, s, part->m, part->l, by, t, 0);
+    weigh<HD>(alpha, s, part->m, part->l, by, f->of->tile, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++)
         kg_cuda_fade<HD>(part->acc, h, alpha[h]);
     round_weights<HD>(p, s);
 }
 
-/* A later block, and values of the block before. */
+/* A later block: values of the block before are added by p, then p <- of its scores. */
 template <int HD>
 static __device__ void go_on(struct kg_cuda_sums<HD> *all, struct kg_cuda_sums<HD> *part,
-                             uint32_t p[4][4], const char *queries, const char *keys,
-                             const char *values, struct kg_cuda_scores by,
-                             const struct kg_cuda_tile &t, int block)
+                             uint32_t p[4][4], const struct four *f, const char *keys,
+                             const char *values, struct kg_cuda_scores by, int block)
 {
     const bool begins = block % KG_ATTN_PART_BLOCKS == 0;
     float s[8][4], m[2], l[2], alpha[2];
@@ -343,11 +342,11 @@ static __device__ void go_on(struct kg_cuda_sums<HD> *all, struct kg_cuda_sums<H
         l[h] = begins ? 0.0f : part->l[h];
     }
     kg_products_begin();
-    ask_scores<HD>(s, queries, keys);
+    ask_scores<HD>(s, f->queries, keys);
     ask_values<HD>(part, p, values);
     kg_products_wait<1>();
     kg_sums_are_there<32>(s[0]);
-    weigh<HD>(alpha, s, m, l, by, t, block);
+    weigh<HD>(alpha, s, m, l, by, f->of->tile, block);
     kg_products_wait<0>();
     kg_sums_are_there<HD / 2>(part->acc[0]);
     if (begins)
@@ -368,7 +367,6 @@ static __device__ void attend(struct kg_cuda_sums<HD> *all,
                               struct kg_cuda_scores by)
 {
     typedef shape<HD> S;
-    const struct kg_cuda_tile &t = f->of->tile;
     struct kg_cuda_sums<HD> part;
     uint32_t p[4][4];
     int before, now;
@@ -376,11 +374,11 @@ static __device__ void attend(struct kg_cuda_sums<HD> *all,
     kg_cuda_clear(all);
     kg_cuda_clear(&part);
     before = come_to<HD>(places, f, 0);
-    begin<HD>(&part, p, f->queries, places.at + before * S::BYTES, by, t);
-    for (int block = 1; block <= t.last; block++) {
+    begin<HD>(&part, p, f, places.at + before * S::BYTES, by);
+    for (int block = 1; block <= f->of->tile.last; block++) {
         now = come_to<HD>(places, f, block);
-        go_on<HD>(all, &part, p, f->queries, places.at + now * S::BYTES,
-                  places.at + before * S::BYTES + S::SIDE, by, t, block);
+        go_on<HD>(all, &part, p, f, places.at + now * S::BYTES,
+                  places.at + before * S::BYTES + S::SIDE, by, block);
         kg_cuda_leave(places, before);
         before = now;
     }
