@@ -182,12 +182,12 @@ static void what_is_said_of_recipes_is_what_plans_say(void **state)
 
     (void)state;
     snprintf(text, sizeof text,
-             "takes %.2f GB in one process and %.2f on each of 8\n  ranks, %.2f of them",
+             "takes %.2f GB in one process and %.2f GB on each of 8\n  ranks. %.2f GB of",
              one.whole, eight.whole, eight.cache);
     assert_has(PAGE, text);
     snprintf(text, sizeof text,
-             "takes %.2f GB on each of 16 ranks: %.2f\n  for weights of products and "
-             "gradient, %.2f for the KV cache",
+             "takes %.2f GB on each of 16 ranks,\n  including %.2f GB for weights of "
+             "products and gradient and %.2f GB for the KV cache",
              sixteen.whole, sixteen.products + sixteen.gradients, sixteen.cache);
     assert_has(PAGE, text);
     snprintf(

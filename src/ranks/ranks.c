@@ -320,11 +320,10 @@ static kg_status one_place(struct kg_ranks *r, const struct kg_ranks_word *all,
     for (int p = 1; p < r->n; p++) {
         if (strncmp(all[p].at, all[0].at, sizeof all[p].at) == 0)
             continue;
-        kg_fail(
-            err, KG_ECONFLICT,
-            "%s: expected it at '%.47s' with %s, found it at '%.47s': these ranks are "
-            "not at the same place of the same run",
-            kg_ranks_name(r, p).text, all[0].at, kg_ranks_name(r, 0).text, all[p].at);
+        kg_fail(err, KG_ECONFLICT,
+                "%s: expected this rank at '%.47s', like %s, found it at '%.47s': these "
+                "ranks are not at the same place of the same run",
+                kg_ranks_name(r, p).text, all[0].at, kg_ranks_name(r, 0).text, all[p].at);
         r->unlike = true;
         if (r->whole)
             r->whole->unlike = true;
