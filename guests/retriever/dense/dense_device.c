@@ -64,9 +64,9 @@ kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backen
     if (m.most > free)
         return kg_fail(
             err, KG_ENOMEM,
-            "%s: expected memory on %s for %lld vectors of %d numbers (%.3f GB as %s, "
-            "%.3f GB as %s), an encoder (%.3f GB), and questions and scores (%.3f GB): "
-            "%llu bytes, found %llu free",
+            "%s: expected memory on %s for %lld vectors of %d numbers, %.3f "
+            "GB as %s (%.3f GB as %s), an encoder, %.3f GB, and questions and "
+            "scores, %.3f GB: %llu bytes, found %llu free",
             d->path, be->name, (long long)d->n, (int)d->dim, (double)m.vectors / 1e9,
             bytes ? "int8" : "fp16", (double)kg_codes_bytes(other, d->n, d->dim) / 1e9,
             bytes ? "fp16" : "int8", (double)m.encoder / 1e9, (double)m.beside / 1e9,
