@@ -1,5 +1,5 @@
-/* Version 3, with the usual alignment. The tables grow in memory, and go to the file in
- * front of the data, which streams.
+/* Writes version 3, with the usual alignment. The tables are built in memory and written
+ * before the data, which is streamed.
  */
 #include "gguf/gguf_write.h"
 

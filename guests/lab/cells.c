@@ -1,8 +1,8 @@
-/* Reading rows into cells, pairing them, and the two ways to write what came of it.
+/* Reads rows into cells, pairs them, and writes the results in two forms.
  *
- * A comparison of what is not the same pair by pair says nothing, so other pairs are an
- * error and not left out. All numbers of a cell are kept by pair in the order of the
- * file, which therefore has no part in what comes out but for the order of cells.
+ * A comparison needs the same pairs on both sides, so a missing pair is an error and is
+ * not skipped. The numbers of a cell are stored by pair, so the order of rows in the
+ * file changes nothing but the order of cells.
  */
 #include "lab/cells.h"
 

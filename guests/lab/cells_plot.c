@@ -1,4 +1,4 @@
-/* A file that any viewer shows: colours and font stand in it, on a white ground. */
+/* The SVG contains its colours and font, on white, so that any viewer shows it. */
 #include "lab/cells.h"
 
 #include "report/report_plot.h"

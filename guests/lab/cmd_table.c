@@ -1,8 +1,8 @@
-/* kedge table: what the rows of a study say together.
+/* kedge table: aggregates the rows of a study. tools/queue and tools/study write a JSON
+ * row for every run.
  *
- * tools/queue and tools/study write a row of JSON for every run. Here rows become cells:
- * means over seeds with their intervals, or paired differences from one cell. All of it
- * is in lab/cells.h.
+ * Here rows become cells: means over seeds with their intervals, or paired differences
+ * from one cell. lab/cells.h has the details.
  */
 #include "cli/cli.h"
 

@@ -1,9 +1,9 @@
 /* kedge wiki: the made-up world of wiki.h as files, and episodes played in it.
  *
- * Seed and size name a world, so files of one made today fit episodes played tomorrow.
- * Episodes are played against an index that was built from the corpus, by the
- * environment that training uses: what they teach is what the model will meet. An index
- * of another world is refused. How many went which way goes to stderr.
+ * Seed and size determine a world, so its files fit episodes played later. Episodes are
+ * played by the environment that training uses, against an index that was built from the
+ * corpus, so they match what the model will see in training. An index of another world is
+ * refused. The counts of episodes by kind go to stderr.
  */
 #include "cli/cli.h"
 

@@ -1,8 +1,8 @@
-/* kedge doctor under a launcher: who the ranks are, and what must be so before they make
- * one run.
+/* kedge doctor under a launcher: lists the ranks and checks the conditions for a common
+ * run.
  *
- * It sums as for a gradient (train/step/lane_sum.h), over lanes of numbers whose order of
- * addition shows: once by all ranks, once by this one alone.
+ * It sums lanes as for a gradient (train/step/lane_sum.h), with numbers whose sum
+ * depends on the order of additions: once on all ranks, once on this rank alone.
  */
 #include "cli/cli.h"
 

@@ -1,9 +1,8 @@
-/* What stands around the loss, for the library's user.
+/* Functions around the loss, for the library's user.
  *
- * Each function hands its arguments to the one of policy/ that it is named for and
- * knows nothing itself: public names and types can stay when those inside change.
- * Arguments are the user's to keep sane where a single number goes in and comes out.
- * Arrays are checked here, offsets and log-probs, before they are handed on.
+ * Each passes its arguments to the function of policy/ with the same name, so public
+ * names and types can stay when internal ones change. Single numbers are not checked.
+ * Offsets and log-probs in arrays are checked here before they are passed on.
  */
 #include "lib/lib_internal.h"
 

@@ -1,4 +1,4 @@
-/* The encoder that a command asks for, and whether it fits. */
+/* Opens the encoder for a command after checking that it fits. */
 #include "retriever/cli_encoder.h"
 
 #include "base/log.h"

@@ -1,8 +1,8 @@
 /* kedge embed: texts to vectors, by an encoder.
  *
- * Lines are read into windows, and a window is embedded as one; what stands together in
- * one cannot be seen in the vectors. When a line is malformed the lines before it are
- * answered first, but a file of vectors is whole or not there.
+ * Lines are read into windows, and a window is embedded as one batch; the vectors do not
+ * depend on the windows. Before a malformed line is reported, the lines before it are
+ * answered; but a file of vectors is written completely or not at all.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,9 +1,9 @@
-/* The least limit of memory from a process's own control group up to the root.
+/* The smallest memory limit from a process's own control group up to the root.
  *
- * A line of /proc/self/cgroup is NUMBER:CONTROLLERS:PATH. Version 2 has one, of no
- * controllers; version 1 has one for each hierarchy, of which that of `memory` counts.
- * A container whose own group is shown as the root may have a PATH of the machine
- * outside, whose folders are not there: then the root is all that is read.
+ * A line of /proc/self/cgroup is NUMBER:CONTROLLERS:PATH. Version 2 has one line,
+ * without controllers; version 1 has one per hierarchy, and the line with `memory`
+ * counts. In a container, PATH may belong to the machine outside, and its folders may be
+ * missing: then only the root is read.
  */
 #include "base/cgroup.h"
 

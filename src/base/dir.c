@@ -1,8 +1,8 @@
-/* Folders: make, list, remove, and put one in the place of another.
+/* Folders: make, list, remove, and replace.
  *
  * The contract is in file.h. The one idea: a folder that must be complete (a checkpoint)
- * is filled under another name and then takes its name in one step; what stood there
- * before goes away after. Removing never follows a link.
+ * is filled under another name and then renamed in one step; an old folder of that name
+ * is removed afterwards. Removing never follows a link.
  */
 #define _GNU_SOURCE /* renameat2 */
 #include "base/file.h"

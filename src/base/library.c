@@ -1,4 +1,4 @@
-/* Once a place has the file, no other is asked or listed. */
+/* After a folder has the file, no other folder is searched or listed. */
 #define _GNU_SOURCE
 #include "base/library.h"
 

@@ -1,4 +1,4 @@
-/* What happens when a mapped file is cut off: a touch of a page that is gone.
+/* Handles access to a mapped page that was lost because the file was truncated.
  *
  * The system ends a process that touches such a page with SIGBUS, and says neither which
  * file nor why. Here every open map is in a table, and the handler finds the file by the

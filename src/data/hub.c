@@ -1,9 +1,8 @@
-/* Finding a snapshot by its name.
+/* Finds a snapshot by its name.
  *
- * A name is taken apart before any path is made of it, and its parts have no character
- * that a path gives a meaning: so a name leads nowhere but into the folder that is its
- * own. What lies there was written by others: a link is followed only where it ends
- * inside the cache.
+ * A name is parsed before it becomes part of a path, and its parts contain no character
+ * with a meaning in paths, so a name cannot lead out of its own folder. Others wrote the
+ * folder's contents, so a link is followed only if it ends inside the cache.
  */
 #include "data/hub.h"
 

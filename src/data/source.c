@@ -1,7 +1,7 @@
 /* The table of formats that a model's file can have beside HuggingFace's folder.
  *
- * A row makes the text of a file of that folder when it is asked for it. Nothing is kept
- * between two questions: opening a file again costs less than to know when to forget it.
+ * A row makes the text of a file of that folder on request. Nothing is cached between
+ * requests, because opening a file again is cheap.
  */
 #include "data/source.h"
 

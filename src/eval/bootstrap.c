@@ -1,4 +1,4 @@
-/* Resamples in their own array, so that a statistic may sort what it is given. */
+/* Resamples have their own array, so that a statistic may sort its input. */
 #include "eval/bootstrap.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* A sequence is compared with each one of the pack, from the first token on: most differ
- * there, and those of a group are few. */
+/* Compares a sequence with every sequence of the pack, from the first token on. This is
+ * cheap, because most differ at the first token, and groups are small. */
 #include "model/prefix_internal.h"
 
 #include <assert.h>

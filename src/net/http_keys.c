@@ -1,4 +1,4 @@
-/* Keys are compared whole and all of them, whatever differs first. */
+/* Always compares every byte of every key, so that timing does not reveal a match. */
 #include "net/http_keys.h"
 
 #include "base/file.h"

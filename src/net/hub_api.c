@@ -1,7 +1,7 @@
-/* Asking the hub what a repository holds, and saying in one line what its answers mean.
+/* Gets the hub's list of a repository's files, and explains its errors in one line.
  *
- * The list has every file's length and digest, so nothing that a server of files says
- * later has to be believed.
+ * The list has every file's length and digest, so later responses of file servers need
+ * no trust.
  */
 #include "net/hub_internal.h"
 

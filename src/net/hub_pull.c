@@ -1,7 +1,7 @@
-/* One pull: the list, the files, and last what makes them a snapshot.
+/* One pull: the list, the files, then links and ref.
  *
- * Links are made when every file is there, and the ref is written when every link is: a
- * reader of the cache finds the snapshot of before or all of this one.
+ * Links are made after the last file, and the ref is written after the last link: so a
+ * reader of the cache finds either the previous snapshot or this one, complete.
  */
 #include "net/hub_internal.h"
 

@@ -1,7 +1,8 @@
-/* What launchers leave in the environment, and what must be so before ranks compute.
+/* Reads the launcher's environment variables, and checks ranks before they compute.
  *
- * Ranks that compute other bits, or write to folders of their own, would go on for hours
- * and end in a run that nobody can repeat: both are found here, in the first second.
+ * Ranks that compute different bits, or write to different folders, would run for hours
+ * and give a run that nobody can repeat; both faults are found here, in the first
+ * second.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "ranks/launch.h"

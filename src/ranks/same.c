@@ -1,4 +1,4 @@
-/* Hashes first: of ranks that are alike no more is sent. */
+/* Hashes are compared first; facts are sent only if hashes differ. */
 #include "ranks/same.h"
 
 #include "base/hash.h"

@@ -1,8 +1,8 @@
-/* Is it the retriever that was meant? A run by vectors of 21 million passages and one by
- * words of a sample are other environments, and nothing in an answer tells them apart. So
- * a server that says by what it finds, or among how many passages, is compared with what
- * was expected; of one that does not (Search-R1's own) the log says that nobody
- * knows, and why. The encoder is not compared: a run knows it by name, a server by hash.
+/* Checks that a retrieval server is the expected one. Searching 21 million passages by
+ * vectors and searching a sample by words are different environments, which answers do
+ * not reveal. So if a server reports its kind of search or its number of passages, they
+ * are compared with the expected ones; else (Search-R1's own server) the log says so. The
+ * encoder is not compared: a run knows its name, a server its hash.
  */
 #include "search/retriever_internal.h"
 

@@ -1,4 +1,4 @@
-/* Blocks of a row into panels of codes, and single values out of them. */
+/* Writes a row's blocks into panels of codes, and reads single values back. */
 #include "tensor/coded.h"
 
 #include "base/half.h"

@@ -1,4 +1,4 @@
-/* Checks of what codes are multiplied with, and codes put into their places: codes.h. */
+/* Checks the operands of products with codes, and stores codes (codes.h). */
 #include "tensor/codes.h"
 
 #include "tensor/op_internal.h"

@@ -1,9 +1,9 @@
-/* The promises of exact products, tried out on the machine at hand.
+/* Tests the guarantees of exact products on this machine.
  *
- * It compares products with themselves, made with other numbers of rows and threads, and
- * with their definition in plain C, and wants the same bits. Where a device has bits of
- * its own, nothing else says that its products are products: so they are also compared
- * with sums in double, of which any order and any rounding stays near.
+ * Products must have the same bits for other numbers of rows and threads, and the bits
+ * of their definition in plain C. A device may define its own bits, so its products are
+ * also compared with sums in double, which any order of additions and any rounding must
+ * approximate.
  */
 #include "tensor/selfcheck.h"
 

@@ -1,7 +1,7 @@
-/* What a template left out is found by asking again: texts become marks, and a mark that
- * the rendering does not have is a text that did not count. A template may do more with a
- * text than write it (cut thinking off, say), so that a missing mark alone proves
- * nothing; the text is left out if the rendering is the same with the mark in its place.
+/* Detects what a template left out by rendering again with marks in place of texts: a
+ * mark missing from the rendering suggests that the template ignored the text. A template
+ * may also transform a text (remove thinking, say), so a missing mark proves nothing: a
+ * text was ignored if the mark in its place does not change the rendering.
  */
 #include "text/messages.h"
 

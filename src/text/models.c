@@ -1,9 +1,8 @@
-/* How each model makes ids of a pre-token.
+/* Encodes a pre-token by each model.
  *
- * What a vocabulary lacks is the same question to all of them: there is an id for the
- * unknown, or there are tokens of single bytes, or it is left out, or it is an error;
- * the tokenizer says which. Reading is in tokenizer_json.c. WordPiece is in
- * guests/retriever.
+ * All treat text that the vocabulary lacks in the same way: it becomes the unknown id or
+ * tokens of single bytes, is left out, or is an error, as the tokenizer's settings say.
+ * Reading is in tokenizer_json.c. WordPiece is in guests/retriever.
  */
 #include "text/tokenizer_internal.h"
 

@@ -1,8 +1,8 @@
-/* Which folder, from which step, and what of metrics.jsonl must be said again.
+/* Selects the folder and first step of events, and the lines of metrics.jsonl to repeat.
  *
- * Events are a second copy of the log, and copies disagree after a kill. So the log is
- * the truth: on a resume events after the checkpoint are made void, and lines that never
- * became events are read from metrics.jsonl and written now.
+ * Events are a second copy of the log, and copies may differ after a kill. The log
+ * decides: on a resume, events after the checkpoint are made void, and lines without
+ * events are read from metrics.jsonl and written now.
  */
 #include "train/log.h"
 

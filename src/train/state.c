@@ -1,5 +1,5 @@
-/* What steps ask a run for: its settings, the weights that sample, the optimizer of a
- * phase, and what a skipped step counts.
+/* Functions of steps on a run: settings, the weights that sample, the optimizer of a
+ * phase, and the count of skipped steps.
  */
 #include "train/run.h"
 

@@ -1,12 +1,12 @@
-/* What completions that span versions are worth (rollout.max_staleness): steps of
- * training an hour, beside the same run whose steps wait for their longest completion.
+/* Measures the gain from completions that span versions (rollout.max_staleness): training
+ * steps per hour, relative to a run whose steps wait for their longest completion.
  *
  * Every token ends a completion, or a turn, with the same chance, so lengths vary tenfold
- * and more; and once with a tool that takes 200 ms. Both are runs of the trainer on one
- * model of random weights that hardly move. They make the same completions in the same
- * order, and take their steps by turns of some steps, so that both see the same machine.
- * In one process sampling and training share all threads. With two ranks the run that
- * spans versions samples on one while the other trains; in the other both do both.
+ * and more; and once with a tool that takes 200 ms. Both runs train one model with random
+ * weights that hardly change. They sample the same completions in the same order and
+ * alternate every few steps, so that both see the same machine. In one process sampling
+ * and training share all threads. With two ranks the run that spans versions samples on
+ * one while the other trains; in the other both do both.
  */
 #include "lab/bench/lab_bench.h"
 

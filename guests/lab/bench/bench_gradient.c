@@ -1,7 +1,7 @@
-/* Each begins after an agreement and ends with the slowest rank. Turns stand together,
- * since a machine's rate moves: a share is the median of the turns'. Where processors
- * move the bytes themselves, as on one machine, an addition is no work beside them, so
- * what it takes by itself is told too.
+/* Each measurement begins after an agreement and ends with the slowest rank. Measurements
+ * alternate, because a machine's speed varies; a share is the median over rounds. If
+ * processors move the bytes themselves, as on one machine, additions take extra time,
+ * which is reported separately.
  */
 #include "bench/bench.h"
 

@@ -1,9 +1,9 @@
 /* The operations that a model's time goes to, one by one, on a device or on the CPU:
  * products of layers, attention, the vocabulary head and the optimizer.
  *
- * Each stands beside the ceiling that bounds it, measured in the same run: that of
- * products, or the rate of copies. Work is what is computed: of the causal half of
- * attention, and of a head's backward the logits once more.
+ * Each is compared with the ceiling that bounds it (products or copies), measured in the
+ * same run. Work counts what is computed: the causal half of attention, and the logits
+ * again in the head's backward.
  */
 #include "lab/bench/lab_bench.h"
 

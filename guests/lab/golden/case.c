@@ -1,7 +1,7 @@
-/* Reading a case: config values, arrays with their shapes, and room that ends with it.
+/* Reads a case: config values, arrays with their shapes, and its memory.
  *
- * Whatever is not as the format says is an error that names section, key, what was
- * expected and what was found: a malformed case must not look like a wrong number.
+ * A deviation from the format is an error that names section, key, expected and found: a
+ * malformed case must not look like a wrong number.
  */
 #include "lab/golden/golden_internal.h"
 

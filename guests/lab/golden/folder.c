@@ -1,9 +1,8 @@
-/* Every case of a folder: files by name, cases in order, a verdict each.
+/* Checks every case of a folder: files by name, cases in order, with a verdict for each.
  *
- * A folder is judged to its end whatever fails in it, because one wrong number says
- * little and which cases are wrong says where to look. A file that cannot be read is a
- * failure as well; a case of a family that is not known is skipped and said to be. The
- * order is by name, so two reports can be compared line by line.
+ * Failures do not stop the check, because the list of wrong cases shows where to look.
+ * An unreadable file counts as a failure; a case of an unknown family is skipped and
+ * reported. The order is by name, so two reports can be compared line by line.
  */
 #include "lab/golden/golden_internal.h"
 

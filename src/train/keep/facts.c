@@ -1,5 +1,5 @@
-/* Lists of a manifest: written, compared, added to. All of the manifest but the list is
- * written back as it was read.
+/* Writes, compares and extends the lists of a manifest. The rest of the manifest is
+ * written back unchanged.
  */
 #include "train/keep/facts.h"
 

@@ -1,8 +1,8 @@
-/* The list of what a run takes, and what is said of it.
+/* The list of a run's memory, and its text.
  *
- * An item asks whoever will take the memory (a model, rows, an engine, the optimizer), by
- * the settings that it will be made with. What a key would save is the difference of two
- * lists: the run as it is, and as it would be with that key.
+ * Each item is computed by the module that will allocate the memory (model, rows,
+ * engine, optimizer), with the settings of the run. The savings of a key are the
+ * difference of two lists, with and without this key.
  */
 #include "train/open/memory.h"
 

@@ -1,5 +1,5 @@
-/* The working memory of a run, and closing it: what opening and steps have taken, also
- * after half an opening. */
+/* Allocates the working memory of a run, and frees everything when a run closes, also
+ * after an opening that failed halfway. */
 #include "train/open/open.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Counts of experts, what is logged of them, and the coefficients of their loss. */
+/* Counts uses of experts, logs them, and computes the coefficients of their loss. */
 #include "train/step/expert_load.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* The waiting and the exchange are the ranks' own clock (ranks/ranks.h). */
+/* Times of waiting and exchanging come from the clock in struct kg_ranks. */
 #include "train/step/rank_times.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Shares are stretches of trajectories, so of every array by token too: each is gathered
- * where it stands. */
+/* A share is a contiguous range of trajectories, so it is a contiguous range of every
+ * array over tokens, and is gathered in place. */
 #include "train/step/rl_deal.h"
 
 #include "base/mem.h"
