@@ -484,8 +484,7 @@ static void choose_group(struct job *job)
 
     job->group = kg_cuda_min(GROUP * job->block, job->n);
     for (place_work(&w, &p, job); p.used > GROUP_BYTES && job->group > job->block;) {
-        job->group = kg_cuda_min(kg_cuda_pieces(job->group, job->block) - 1, GROUP) *
-                     job->block;
+        job->group = (kg_cuda_pieces(job->group, job->block) - 1) * job->block;
         p.used = 0;
         place_work(&w, &p, job);
     }

@@ -645,7 +645,7 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     wide_c.data = room.memory + bytes_of(wide_a);
     kg_dev_zero(room.memory, bytes);
     KG_TRY(kg_cuda_cast(kg_mat_rows(wide_a, 0, a.rows), a, err));
-    old.data = (void *)of.old;
+    old.data = const_cast<float *>(of.old);
     if (of.old)
         KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), old, err));
     KG_TRY(run_plan(plan, wide_c, of.old ? (const float *)wide_c.data : NULL, wide_a,

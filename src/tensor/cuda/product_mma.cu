@@ -160,7 +160,7 @@ struct place {
     {
         struct kg_mat m = c;
 
-        m.data = (void *)old;
+        m.data = const_cast<float *>(old);
         return kg_cuda_two_get(m, r, v, paired);
     }
 };

@@ -195,7 +195,7 @@ static __device__ void make(const struct kg_mat &c, const float *before,
 
     float chain[T::SUMS], sum[T::A_COLUMNS ? T::SUMS : 1];
 
-    old.data = (void *)before;
+    old.data = const_cast<float *>(before);
     for (int step = 0; step < steps; step += T::A_COLUMNS ? CHUNK : steps) {
         const int left = steps - step;
         const bool first = step == 0;
