@@ -78,7 +78,7 @@ struct kg_loaded {
  * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
-/* The list of --ignore. */
+/* The fields named by --ignore. */
 struct kg_opt_list kg_load_ignored(const struct kg_load_args *args);
 /* Opens the backend of --device and related flags, for products in ct; with ranks, which
  * must all call it, each opens its own.

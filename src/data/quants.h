@@ -40,7 +40,7 @@ struct kg_quant {
     int bytes;        /* size of a block; 0: a known type that is not read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
-    /* x (values), finite, to nearest as llama.cpp does; NULL: not written */
+    /* rounds to nearest as llama.cpp does; x (values), finite; NULL: not written */
     void (*narrow)(unsigned char *block, const float *x);
     struct kg_quant_form form;
 };

@@ -164,7 +164,7 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
                                const struct kg_err *failure, struct kg_err *err);
 void kg_serve_job_leave(struct kg_serve_job *job);
 void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure);
-/* Responds and frees the job, after all choices have finished, or it failed. The engine
+/* Responds and frees the job, after it failed or all choices have finished. The engine
  * must no longer hold it.   errors: of kg_policy_keep; the job is freed then, too */
 kg_status kg_serve_job_finish(struct kg_serve_job *job, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,5 +1,5 @@
-/* Completions that are begun before the step that learns from them
- * (rollout.max_staleness), and so span versions of the weights.
+/* Completions that begin before the step that learns from them (rollout.max_staleness).
+ * Such a completion spans several versions of the weights.
  *
  * Version v is the weights after v steps. With max_staleness N and lag L, a completion of
  * step s is begun at version s - N, and each version samples at most
@@ -17,8 +17,8 @@
  *
  * With tool_steps D > 0 an episode also stops when it calls a tool that it must wait for,
  * unless this is its last version. After a call in version v, the observation and the
- * tokens after it belong to version min(v + D, s - L), so they follow from the calls,
- * too.
+ * tokens after it belong to version min(v + D, s - L), so their version is determined by
+ * the calls.
  *
  * Every version recomputes the tokens of earlier versions, because its cache has its own
  * keys. Therefore a recorded log-prob is the version's log-prob given the whole text

@@ -1,5 +1,5 @@
-/* The loss tokens of one RL step: flat arrays, in order, of the policy mathematics'
- * inputs for every sampled token.
+/* The loss tokens of one RL step: flat arrays with the inputs of the policy mathematics
+ * for every sampled token, in order.
  *
  * Only MODEL tokens appear. Arrays are (N) or (N,K) over the loss tokens of all
  * trajectories; trajectory i owns [begin[i], begin[i+1]).
