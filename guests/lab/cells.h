@@ -106,7 +106,8 @@ kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
 struct kg_frontier_point {
     double x, y; /* x > 0 */
 };
-/* *gap: y of a minus y of b; each has 1 or more points, which are sorted.
+/* *gap: y of a minus y of b in the middle of their common range; unchanged if there is
+ * none. Sorts a and b by x; each has 1 or more points.
  * returns whether they share a range (a single common point is enough) */
 bool kg_frontier_gap(double *gap, struct kg_frontier_point *a, size_t n_a,
                      struct kg_frontier_point *b, size_t n_b);

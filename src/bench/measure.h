@@ -36,8 +36,8 @@ struct kg_bench_report {
     uint64_t sum; /* keeps the memory ceiling's reads from being optimised away */
 };
 
-/* The bound for products in fp32, or in the report's dtype: the peak rate of the CPU; the
- * best product of a device's library. */
+/* The ceiling for products in fp32 (`fp32`) or in the report's dtype: on a CPU its peak
+ * rate, on a device the best rate of its library. */
 static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_report *r,
                                                      bool fp32)
 {

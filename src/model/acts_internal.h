@@ -16,7 +16,7 @@ struct kg_expert_acts {
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
     struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert */
-    struct kg_mat sup;   /* (N,Fs) ct; the same; beside sgate if kg_joins */
+    struct kg_mat sup;   /* (N,Fs) ct; as sgate, and beside it if kg_joins */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -270,8 +270,8 @@ kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
                             struct kg_mat y, struct kg_mat x, struct kg_param *of_0,
                             struct kg_err *err) KG_MUST_CHECK;
 /* kg_linear_bwd in two parts, so that x may change in between: _grads adds gradients of
- * trained parameters, _back computes dx in fp32. r: for experts, with w of expert 0;
- * NULL: one w for all rows */
+ * trained parameters, _back computes dx in fp32. r: assigns rows to experts, and w is the
+ * matrix of expert 0; NULL: w serves all rows */
 kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r,
                           struct kg_grads grads, struct kg_param *w, struct kg_mat dy,
                           struct kg_mat x, struct kg_err *err) KG_MUST_CHECK;

@@ -82,9 +82,9 @@ struct kg_policy_claims {
     const char *gradient; /* derivative of a token's term by its log-prob inputs */
     enum kg_target target;
     unsigned on_policy; /* enum kg_unbiased: y drawn from p = old = mu */
-    /* y drawn from old = mu, which is not p. A KL row that takes an importance weight
-     * applies it. A row that estimates its KL only against the sampling policy has old =
-     * q */
+    /* y drawn from old = mu, which is not p. A KL row that can use an importance weight
+     * (kl.importance) uses it here. A row that estimates its KL only against the sampling
+     * policy has old = q */
     unsigned off_policy;
     unsigned published; /* enum kg_unbiased, with kl.gradient=published; topk rows only */
     const char *memory; /* memory of the term per token */

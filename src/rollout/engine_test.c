@@ -775,7 +775,7 @@ static void what_cannot_go_on_is_refused_and_stays(void **state)
     NEED(kg_rollout_submit(seen.r, &q, &t, err));
     step_to_the_end(&seen);
     assert_int_equal(kg_rollout_resume(seen.r, &t, observed, 21, 5, &refusal), KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "pass the episode's 40 tokens"));
+    assert_non_null(strstr(refusal.message, "exceed the episode's limit of 40 tokens"));
     observed[3] = TEST_V;
     assert_int_equal(kg_rollout_resume(seen.r, &t, observed, 20, 5, &refusal), KG_EINVAL);
     assert_non_null(strstr(refusal.message, "token 3 is 97"));

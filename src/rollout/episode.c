@@ -75,11 +75,11 @@ static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
 {
     if (o->turns < 0 || o->turn_tokens < 1 || o->obs_tokens < 1 || o->context < 2 ||
         o->open < 0)
-        return kg_fail(err, KG_EINVAL,
-                       "episodes: expected turns of at least 0, tokens of a turn and an "
-                       "observation of at least 1, a context of at least 2 and at least "
-                       "0 in progress; found %d, %d, %d, %d and %d",
-                       o->turns, o->turn_tokens, o->obs_tokens, o->context, o->open);
+        return kg_fail(
+            err, KG_EINVAL,
+            "episodes: expected turns >= 0, turn_tokens >= 1, obs_tokens >= 1, "
+            "context >= 2 and open >= 0; found %d, %d, %d, %d and %d",
+            o->turns, o->turn_tokens, o->obs_tokens, o->context, o->open);
     if (o->window < 0 || o->window >= o->context)
         return kg_fail(err, KG_EINVAL,
                        "episodes: expected a window below the context's %d tokens, or 0 "

@@ -210,7 +210,7 @@ kg_status kg_request_check_turn(const struct kg_request *q,
     if (seen + n + (size_t)limit > (size_t)q->context)
         return kg_fail(err, KG_EINVAL,
                        "%zu tokens so far, an observation of %zu and up to %d new ones "
-                       "pass the episode's %d tokens",
+                       "exceed the episode's limit of %d tokens",
                        seen, n, limit, q->context);
     if (rewinds(q) && limit > kg_request_first_limit(q, l))
         return kg_fail(err, KG_EINVAL,

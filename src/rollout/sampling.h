@@ -44,7 +44,8 @@
 
 #define KG_SAMPLING_USUAL(field, key, flag, letter, arg, usual, ...) .field = (usual)
 
-/* Over struct kg_sampling itself, ended by a row with key NULL. */
+/* Rows for the fields of a plain struct kg_sampling (keys without a prefix), ended by a
+ * row with key NULL. */
 extern const struct kg_opt_row kg_sampling_rows[];
 /* The row of a key; NULL if kg_sampling_rows has no such key. */
 const struct kg_opt_row *kg_sampling_row(const char *key);

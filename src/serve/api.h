@@ -72,7 +72,7 @@ struct kg_api_request {
     struct kg_json_doc doc;       /* owned; fields below borrow from doc */
     const char *model;            /* NULL: not given */
     const char *id;               /* id for the response; NULL: the server chooses it */
-    const struct kg_json *params; /* kind GENERATE: the object with further fields */
+    const struct kg_json *params; /* kind GENERATE: sampling_params; NULL: not given */
     const struct kg_json *prompt, *messages, *template_vars;
     const char *effort, *verbosity; /* template variables; NULL: not given */
     struct kg_json_doc vars;        /* owned; template_vars with effort and verbosity */

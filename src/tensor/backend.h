@@ -610,7 +610,7 @@ static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,
 }
 uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
                           int64_t cols);
-/* Bytes of the memory of a whole view: its rows, or its panels. */
+/* Bytes of the memory that a view spans: rows * stride elements, or whole panels. */
 uint64_t kg_mat_bytes(struct kg_mat m);
 
 /* ---- memory ---- */

@@ -85,8 +85,8 @@ static kg_status check_groups(const struct kg_backend *be, const char *op,
 {
     if (g->n < 1 || g->n > KG_MAX_EXPERTS || !g->first)
         return kg_fail(err, KG_ESHAPE,
-                       "%s: %d experts, expected 1 to %d and their places", op, (int)g->n,
-                       KG_MAX_EXPERTS);
+                       "%s: found %d experts, expected 1 to %d and a non-NULL `first`",
+                       op, (int)g->n, KG_MAX_EXPERTS);
     if (!be->host_memory)
         return KG_OK;
     for (int32_t e = 0; e < g->n; e++)

@@ -242,9 +242,10 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
                              err));
     found->opts.backend = be;
     if (in->recipe.optim.on_host && be->host_memory)
-        return kg_fail(err, KG_EINVAL,
-                       "optim.place: on the CPU weights and moments are in the host's "
-                       "memory; expected device, found host");
+        return kg_fail(
+            err, KG_EINVAL,
+            "optim.place: the CPU backend already keeps weights and moments in "
+            "host memory; expected device (the default), found host");
     return KG_OK;
 }
 
