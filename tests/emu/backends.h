@@ -1,4 +1,4 @@
-/* How the environment of a test has products of the device made (backends.c). */
+/* Environment variables that select a device's products in tests (backends.c). */
 #ifndef KG_EMU_BACKENDS_H
 #define KG_EMU_BACKENDS_H
 
@@ -7,7 +7,7 @@ extern "C" {
 #endif
 #include "tensor/cuda/library.h"
 
-/* KEDGE_TEST_PRODUCTS and KEDGE_TEST_LIBRARIES.
+/* *opts <- KEDGE_TEST_PRODUCTS, _LIBRARIES, _WITHOUT.
  * errors: NOTFOUND (valid names listed) */
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);
 

@@ -1,4 +1,4 @@
-/* A cuBLASLt for tests, in a folder: blas_fake.c, compiled.
+/* Compiles blas_fake.c to a fake cuBLASLt in a folder.
  *
  * Included by *_test.c only, after base/folder_testing.h.
  */
@@ -12,8 +12,8 @@
 
 #define BLAS_FILE "libcublasLt.so.13"
 
-/* dir/NAME/libcublasLt.so.13 of this version, which starts or says why not, and whose
- * product has this name.   skips where there is no compiler */
+/* Makes dir/NAME/libcublasLt.so.13 with this version, status of cublasLtCreate, and name
+ * of the product function. Skips the test if there is no compiler. */
 static inline void make_blas(const char *name, const char *version, const char *status,
                              const char *matmul)
 {
@@ -40,7 +40,7 @@ static inline void make_good_blas(const char *name)
     make_blas(name, "130100", "KG_LT_OK", "cublasLtMatmul");
 }
 
-/* The one of lib/ once more. */
+/* Copies the fake library of lib/ to `folder`. */
 static inline void copy_blas(const char *folder)
 {
     char file[200];

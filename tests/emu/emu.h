@@ -1,16 +1,16 @@
 /* Runs device code without a device: the threads of a block are fibers of one host
  * thread.
  *
- * At a barrier or an exchange within a warp another fiber continues, in one of three
- * orders; a kernel without a race gives the same bits in all. Undefined behaviour of a
- * device is a fault here: a barrier that some threads never reach or that differs between
- * threads, a host pointer, absent lanes, a copy that is never waited for. Copied data is
- * NaN until it is waited for. Shared memory starts as NaN in each block and ends at a
- * page's end. Device memory is accessible to a kernel or copy only while it runs, and
- * only the buffers among its arguments (tensor/pages.h).
+ * At a barrier or a warp exchange, the emulation switches to another fiber, in one of
+ * three orders. A kernel without a race gives the same bits in all three.
  *
- * Linked into tests only, and only if there is a C++ compiler: otherwise kg_emu_open is
- * NULL.
+ * What is undefined on a device is a fault here: a barrier that some threads never reach,
+ * threads at different barriers, a host pointer, absent lanes, a copy without a wait.
+ * Copied data is NaN until the wait. Shared memory starts as NaN in each block and ends
+ * at the end of a page. Device memory is accessible only while a kernel or copy runs, and
+ * then only the buffers among its arguments (emu/pages.h).
+ *
+ * Only tests link it. Without a C++ compiler, kg_emu_open is NULL.
  */
 #ifndef KG_EMU_H
 #define KG_EMU_H
@@ -21,43 +21,43 @@ extern "C" {
 #include "tensor/backend.h"
 
 /* ---- for tests ---- */
-/* Opens the backend "emu", with products by kg_device_test_opts. */
+/* Opens the backend "emu" with the options of kg_device_test_opts. */
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_GUEST;
 
 enum kg_emu_schedule {
-    KG_EMU_ROUND_ROBIN, /* each thread to its next barrier, in turn */
-    KG_EMU_FORWARD,     /* the first warp as far as possible, then the next */
-    KG_EMU_BACKWARD,    /* starting from the last thread of the last block */
+    KG_EMU_ROUND_ROBIN, /* each thread in turn runs to its next barrier */
+    KG_EMU_FORWARD,     /* the first thread that can run, runs */
+    KG_EMU_BACKWARD,    /* the last thread that can run, runs; last block first */
     KG_EMU_SCHEDULES
 };
 void kg_emu_schedule(enum kg_emu_schedule o) KG_GUEST;
 
-/* The device is lost at its n-th launch from now on: that and all later ones fail, until
- * this is called again; n < 0: it is there.   returns the launches so far */
+/* Simulates the loss of the device after n more launches: all later ones fail until the
+ * next call. n < 0: the device works.   returns the number of launches so far */
 int64_t kg_emu_lose(int64_t n) KG_GUEST;
 
-/* The clock that products are timed by; without one all take no time. */
+/* Sets the clock of kg_dev_seconds; NULL, the default: always 0. */
 void kg_emu_clock(double (*seconds)(void)) KG_GUEST;
 
-/* Where CUDA's own libraries are looked for; without it nowhere. */
+/* Sets KG_DEV_CUDA_ROOT, where kg_blas_find searches; the default does not exist. */
 void kg_emu_cuda(const char *root) KG_GUEST;
 
-/* Whether kg_dev_done was called since something was launched, copied or cleared, as it
- * is before an operation returns: a device may not have begun with it. */
+/* Whether kg_dev_done was called after the last launch, copy or clear. Each operation
+ * must call it before it returns, because only then are launch errors reported. */
 bool kg_emu_is_asked(void) KG_GUEST;
 
-/* How many multiprocessors with Hopper's instructions there are, 3 at the start; 0: those
- * of other devices. */
+/* Sets what kg_dev_hoppers returns: multiprocessors with wgmma, by default 3; 0: a device
+ * without wgmma. */
 void kg_emu_hoppers(int n) KG_GUEST;
 
-/* Whether products of four warps add eight factors at once, with other bits than kg_mma:
- * not at the start. */
+/* Whether wgmma rounds sums after eight factors, so its bits differ from those of kg_mma;
+ * by default it does not. */
 void kg_emu_eights(bool yes) KG_GUEST;
 
-/* A thread's parts of products of four warps, made so far. */
+/* Number of wgmma products computed so far, each counted once per thread. */
 int64_t kg_emu_products(void) KG_GUEST;
 
-/* Whether records can be made, as they can at the start. */
+/* Whether kg_dev_record_end succeeds; by default it does. */
 void kg_emu_records(bool possible) KG_GUEST;
 
 /* ---- replacements of CUDA (emu_dev.h) ---- */
@@ -67,38 +67,39 @@ struct kg_emu_dim {
 extern struct kg_emu_dim kg_emu_thread; /* of the running fiber */
 extern struct kg_emu_dim kg_emu_block;
 
-/* Lanes of a warp, and bytes that a lane can exchange at a time. */
+/* Lanes of a warp; maximum bytes that a lane passes to one exchange. */
 enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 48 };
 
-/* Runs run(arg) in `threads` threads of every block; arg has `bytes` bytes. After a fault
- * nothing is launched until it was reported. */
+/* Runs run(arg) in `threads` threads of every block; arg has `bytes` bytes. After a
+ * fault, launches do nothing until kg_dev_done has reported the fault. */
 void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
                    void (*run)(void *), void *arg, size_t bytes);
 /* Checks a pointer argument of a kernel: a host pointer is a fault. */
 void kg_emu_argument(const char *name, const void *p);
-/* Registers an argument of the next launch: only the buffers that it points into are
- * accessible. */
+/* Registers an argument of the next launch. The kernel can access only buffers that
+ * registered arguments point into. */
 void kg_emu_lend(const void *argument, size_t bytes);
 void kg_emu_barrier(int line);
-/* Exchanges KG_EMU_SHOWN bytes per lane within a warp; the result is valid until the next
- * exchange. A mask must have all lanes. The last lane to arrive calls together(shown)
- * before any continues, to compute a common result once; NULL: nothing. */
+/* Exchanges up to KG_EMU_SHOWN bytes per lane within a warp. `mask` must have all lanes.
+ * The last lane to arrive calls together(shown), if not NULL, before any lane continues.
+ * returns the warp's bytes, KG_EMU_SHOWN per lane, valid until the next exchange */
 const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
                             void (*together)(char *shown), int line);
 /* The block's shared memory of this name. */
 void *kg_emu_shared(const void *name, size_t bytes);
-/* Requests dynamic shared memory for the next launch; returns a block's memory. */
+/* kg_emu_ask requests dynamic shared memory for the next launch; kg_emu_asked returns the
+ * memory of the current block. */
 void kg_emu_ask(const char *name, size_t bytes, size_t most);
 void *kg_emu_asked(void);
-/* Checks a row of kg_fragments: it must be aligned to sixteen. */
+/* Faults unless `row` is aligned to sixteen bytes. */
 void kg_emu_row(const void *row, int line);
-/* As in dev.h: the bytes are read when their group is waited for. */
+/* As in dev.h. The wait for a group reads the bytes of its copies. */
 void kg_emu_copy(void *to, const void *from, int bytes, int line);
 void kg_emu_copies_end(void);
 void kg_emu_copies_wait(int n);
 
-/* As in hopper.h. A matrix whose boxes are copied, in the bytes of a struct kg_boxes; and
- * where factors of a product are. */
+/* As in hopper.h. kg_emu_matrix: the contents of a struct kg_boxes. kg_emu_factors: a
+ * struct kg_factors_at with its template parameter. */
 struct kg_emu_matrix {
     const uint16_t *data;
     int64_t rows, cols, stride;
@@ -119,14 +120,14 @@ void kg_emu_writes_end(void);
 void kg_emu_products_begin(void);
 void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
                     int line);
-/* The same with the left side in the thread's registers. */
+/* As above, with `a` in the thread's registers. */
 void kg_emu_product_left(float *d, int cols, const uint32_t a[4], struct kg_emu_factors b,
                          int line);
 void kg_emu_products_end(void);
 void kg_emu_products_wait(int n, int line);
 
 extern struct kg_traffic kg_dev_traffic; /* copies of put and get; defined in memory.cu */
-/* As in dev.h: from or to the host, or within the device. */
+/* As in dev.h. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_spoil(void *memory, uint64_t bytes);
 void kg_dev_free(void *memory);
@@ -137,19 +138,19 @@ void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_unpin(void *memory);
 /* A fault unless `to` is within memory of kg_dev_pin. */
 void kg_dev_fetch(void *to, const void *from, uint64_t bytes);
-/* Host memory belongs to a copy until a later mark was waited for: until then a
- * destination holds bytes of 0xff, and a change of a source is a fault at the wait.
- * Memory that is not page-locked, or is freed too early, is a fault at once. */
+/* A copy owns its host memory until kg_dev_wait for a later mark. Until then, a
+ * destination holds bytes of 0xff; if a source has changed, the wait faults. Host memory
+ * that is not page-locked, or is freed before the wait, is a fault at once. */
 void kg_dev_put_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_get_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_mark(uint64_t mark);
 void kg_dev_wait(uint64_t mark);
-bool kg_dev_reached(uint64_t mark); /* always true: the host owns the memory then */
+bool kg_dev_reached(uint64_t mark); /* true; completes copies, as kg_dev_wait */
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 
-/* As in dev.h. A record holds launches with copies of all arguments; memory operations
- * inside a record, also on the host, are faults. */
+/* As in dev.h. A record holds launches with copies of their arguments. While recording,
+ * operations on memory, also on the host's, are faults. */
 void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);

@@ -1,4 +1,4 @@
-/* Builtins of CUDA's compiler for a C++ compiler: kernels are host code run by emu.c.
+/* nvcc's builtins for a C++ compiler: kernels become host code, which emu.c runs.
  * Included by dev.h. */
 #ifndef KG_EMU_DEV_H
 #define KG_EMU_DEV_H
@@ -160,7 +160,7 @@ static inline float kg_add_flushed(float a, float b)
     return kg_simd_flush(kg_simd_flush(a) + kg_simd_flush(b));
 }
 
-/* A polynomial, which a device's own bits may differ from. */
+/* By a polynomial; a device's bits may differ. */
 static inline float kg_exp2(float x)
 {
     const float n = rintf(x), r = x - n;
@@ -176,7 +176,7 @@ static inline float kg_exp2(float x)
     return ldexpf(p, (int)n);
 }
 
-/* A lane's part of a matrix product. */
+/* One lane's operands of kg_mma. */
 struct kg_emu_parts {
     float d[4];
     uint32_t a[4];
@@ -196,8 +196,8 @@ static inline void kg_emu_multiply(double d[16][8], const double a[16][16],
             for (int c = 0; c < 8; c++)
                 d[r][c] += a[r][k] * b[k][c];
 }
-/* For a whole warp: collects the matrices from its lanes, multiplies, and distributes the
- * result. */
+/* kg_mma for a whole warp: collects the matrices from all lanes, multiplies them, and
+ * distributes the result. */
 static inline void kg_emu_mma(char *shown)
 {
     double d[16][8], a[16][16], b[16][8];
@@ -244,8 +244,7 @@ static inline uint32_t kg_pair(float first, float second)
     return kg_f32_to_bf16(first) | (uint32_t)kg_f32_to_bf16(second) << 16;
 }
 
-/* A lane's part of each matrix: element (r, c) and its right neighbour, or the one
- * below. */
+/* f[i] <- element (r, c) of matrix i and its right neighbour; down: the element below */
 static inline void kg_emu_fragments(uint32_t f[4], const void *row, int r, int c,
                                     bool down, int line)
 {

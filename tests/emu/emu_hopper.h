@@ -1,4 +1,4 @@
-/* hopper.h for a C++ compiler: run by emu_async.c. Included by hopper.h. */
+/* hopper.h for a C++ compiler, executed by emu_async.c. Included by hopper.h. */
 #ifndef KG_EMU_HOPPER_H
 #define KG_EMU_HOPPER_H
 
@@ -22,7 +22,7 @@ static inline void kg_barrier_expect(struct kg_barrier *b, int bytes,
 {
     kg_emu_barrier_arrive(b, bytes, line);
 }
-/* What would never end is a fault. */
+/* A wait that would never end is a fault. */
 static inline bool kg_barrier_wait(struct kg_barrier *b, int parity, int,
                                    int line = __builtin_LINE())
 {
@@ -55,7 +55,7 @@ static inline struct kg_factors_at kg_factors_at(const void *at, int block, int 
 {
     return {(const char *)at, block, eight};
 }
-/* Whole warps come to each of these. */
+/* All lanes of a warp must call each of these. */
 static inline void kg_products_begin(int line = __builtin_LINE())
 {
     __syncwarp(line);
@@ -70,7 +70,7 @@ template <int N> static inline void kg_products_wait(int line = __builtin_LINE()
 {
     __syncwarp(line);
     kg_emu_products_wait(N, line);
-    __syncwarp(line); /* a warp waits as one */
+    __syncwarp(line); /* no lane continues before all have waited */
 }
 template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,

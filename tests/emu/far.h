@@ -5,7 +5,7 @@
 
 #include "tensor/backend.h"
 
-/* Uses the current table of "cpu".   errors: of kg_backend_open */
+/* Uses the current table of "cpu".   errors: those of kg_backend_open */
 kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Default of a test's fake NCCL: a current version with all functions. */
+/* Compile-time defaults of the tests' fake NCCL: a current version with all functions. */
 #ifndef KG_EMU_NCCL_FAKE_H
 #define KG_EMU_NCCL_FAKE_H
 

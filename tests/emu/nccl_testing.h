@@ -1,4 +1,4 @@
-/* A NCCL for tests, in a folder: nccl_fake.c, compiled.
+/* Compiles nccl_fake.c to a fake NCCL in a folder.
  *
  * Included by *_test.c only.
  */
@@ -20,13 +20,13 @@
 
 #define NCCL_FAKE "tests/emu/nccl_fake.c"
 
-/* For FAKE_NCCL: every call of an exchange fails once, at one of three ranks. */
+/* Values of FAKE_NCCL: each makes one call of an exchange fail at one of three ranks. */
 static const char *const nccl_failures[] = {"group_start@2", "send@0", "recv@1",
                                             "group_end@0", "async@2"};
 enum { NCCL_FAILURES = sizeof nccl_failures / sizeof *nccl_failures };
 
-/* folder/libnccl.so.2 of this version, whose sending function has this name.
- * skips where there is no compiler */
+/* Makes folder/libnccl.so.2 with this version and name of the send function. Skips the
+ * test if there is no compiler. */
 static inline void make_nccl(const char *folder, int version, const char *send)
 {
     char line[1024];

@@ -1,14 +1,14 @@
 /* Shared by attention kernels: tiles of query rows, and their assignment to blocks.
  *
- * A query row is a position and a head. The rows of a KV head's group within a block of
- * 64 positions (counted from position 0) are numbered position by position, and 64 of
- * them are a tile. So all rows of a tile have the same last key block, the tile's own,
- * and only in this block some rows do not see all keys. A window skips the first blocks
- * or parts of them. With both_ways all rows of a sequence see the same keys as its last
- * one.
+ * A query row is a position and a head. Consider the `group` query heads of one KV head
+ * and the positions of one key block (KG_KV_BLOCK = 64 positions, counted from position
+ * 0). Their rows are numbered position by position; a tile has up to 64 successive ones.
+ * So all rows of a tile have the same last key block, which holds their positions. Only
+ * in that block can causality hide keys from some rows. A window also hides first blocks,
+ * or parts of them. With both_ways, each row sees the keys of its sequence's last row.
  *
- * Only the device knows the lengths and places of sequences, so a grid has the maximum
- * size, and each block searches its tile.
+ * Only the device knows the lengths and first rows of sequences. So the grid has the
+ * maximum size, and each CUDA block searches for its tile.
  */
 #ifndef KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
 #define KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
@@ -27,12 +27,12 @@ struct kg_cuda_tile {
     struct kg_attn_seq seq;
     int group;
     int kv_head;
-    /* the last block of its keys: the block of its positions, or with both_ways the
-     * sequence's last */
+    /* last key block: the block of the tile's positions; with both_ways, the last block
+     * of the sequence */
     int last;
-    int end; /* keys of that block seen by all rows; 0: each row up to its own position */
-    int from;  /* first position of the sequence in that block */
-    int first; /* first row of the tile within that part */
+    int end; /* all rows see `end` keys of block `last`; 0: each up to its own position */
+    int from;  /* first position of the sequence in the block of the tile */
+    int first; /* first row of the tile; row 0 is the first head at `from` */
     int rows;
 };
 
@@ -40,7 +40,7 @@ static __device__ inline int kg_cuda_position(const struct kg_cuda_tile &t, int 
 {
     return t.from + (t.first + r) / t.group;
 }
-/* Index of row r in q, o and their gradients, and its head, which is a column of lse. */
+/* Row of the tile's row r in q, o and their gradients; and its head, a column of lse. */
 static __device__ inline int64_t kg_cuda_query(const struct kg_cuda_tile &t, int r)
 {
     return (int64_t)t.seq.row + kg_cuda_position(t, r) - t.seq.pos;
@@ -49,25 +49,25 @@ static __device__ inline int kg_cuda_head(const struct kg_cuda_tile &t, int r)
 {
     return t.kv_head * t.group + (t.first + r) % t.group;
 }
-/* Keys of a block that row r sees. */
+/* Row r sees keys of `block` below this number, if there is no window. */
 static __device__ inline int kg_cuda_seen(const struct kg_cuda_tile &t, int r, int block)
 {
     if (block < t.last)
         return KG_KV_BLOCK;
     return t.end > 0 ? t.end : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
 }
-/* First key that the query at position p sees, ... */
+/* First key that the query at position p sees. */
 static __device__ inline int kg_cuda_first_key(const struct kg_attn &a, int p)
 {
     return a.window > 0 && p >= a.window ? p - a.window + 1 : 0;
 }
-/* ... the first block that some row of the tile sees ... */
+/* First key block that some row of the tile sees. */
 static __device__ inline int kg_cuda_first_block(const struct kg_attn &a,
                                                  const struct kg_cuda_tile &t)
 {
     return kg_cuda_first_key(a, kg_cuda_position(t, 0)) / KG_KV_BLOCK;
 }
-/* ... and the number of keys of a block before the window of row r, at most all. */
+/* Number of keys of `block` before the window of row r. */
 static __device__ inline int
 kg_cuda_passed(const struct kg_attn &a, const struct kg_cuda_tile &t, int r, int block)
 {
@@ -75,7 +75,7 @@ kg_cuda_passed(const struct kg_attn &a, const struct kg_cuda_tile &t, int r, int
 
     return n < 0 ? 0 : n < KG_KV_BLOCK ? n : KG_KV_BLOCK;
 }
-/* First row in k and v of a block of keys. */
+/* Row of k and v that holds the first key of `block`. */
 static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                                               const struct kg_attn_seq &seq, int block)
 {
@@ -83,7 +83,7 @@ static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                          : (int64_t)seq.keys + (int64_t)block * KG_KV_BLOCK;
 }
 
-/* Number of positions in the sequence's first block. */
+/* Number of the sequence's query positions in the block that holds s.pos. */
 static __device__ inline int kg_cuda_in_first(const struct kg_attn_seq &s)
 {
     return (int)kg_cuda_min(s.n_rows, KG_KV_BLOCK - s.pos % KG_KV_BLOCK);
@@ -92,8 +92,8 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
 {
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
-/* Number of tiles of a sequence for one KV head; a whole block has `group` of them. Or
- * its number of key blocks. TOGETHER: that many are one. */
+/* Units of a sequence for one KV head: its tiles (`group` per whole block) or, if `keys`,
+ * its key blocks. TOGETHER of them count as one unit. */
 template <int TOGETHER = 1>
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
@@ -117,8 +117,8 @@ static __device__ inline int kg_cuda_warp_max(int x)
     return x;
 }
 
-/* Finds unit `index` of all sequences: unit *i of sequence *s; false if there are fewer.
- * Every warp repeats the search; each lane counts a 32nd of the sequences. */
+/* Finds unit `index` of all sequences: unit *i of sequence *s.   returns false: there are
+ * fewer units. All warps search alike; each lane counts a 32nd of the sequences. */
 template <int TOGETHER = 1>
 static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn &a,
                                            int index, bool keys)
@@ -130,7 +130,7 @@ static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn 
     for (int k = lane * each; k < end; k++)
         mine += kg_cuda_units<TOGETHER>(a.seqs[k], kg_cuda_group(a), keys);
     sum = mine;
-    for (unsigned by = 1; by < 32; by *= 2) { /* index: minus the units before the lane */
+    for (unsigned by = 1; by < 32; by *= 2) { /* index -= units of lower lanes */
         const int other = __shfl_xor_sync(~0u, sum, by);
 
         index -= lane & by ? other : 0;
@@ -156,7 +156,7 @@ kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
 {
     const int in_first = kg_cuda_in_first(s);
     const int head = kg_cuda_cut((int64_t)in_first * group);
-    const int block = i < head ? 0 : 1 + (i - head) / group; /* from the first one on */
+    const int block = i < head ? 0 : 1 + (i - head) / group; /* 0: the one of s.pos */
     const int from = block == 0 ? s.pos : s.pos + in_first + (block - 1) * KG_KV_BLOCK;
     const int left = s.pos + s.n_rows - from;
     const int whole = block == 0 ? in_first : left < KG_KV_BLOCK ? left : KG_KV_BLOCK;
@@ -166,8 +166,8 @@ kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
     return {s, group, kv_head, from / KG_KV_BLOCK, 0, from, first, rows};
 }
 
-/* The tile of this block. The last tiles of a sequence, which see most keys, come
- * first. */
+/* *t <- the tile of this CUDA block; false: it has none. The last tiles of a sequence
+ * come first, because they see the most keys. */
 static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
                                                     const struct kg_attn &a, int kv_head)
 {
@@ -181,7 +181,7 @@ static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
     return true;
 }
 
-/* Lets its rows see the same keys as the sequence's last one. */
+/* For both_ways: all rows of *t see the keys of the sequence's last row. */
 static __device__ inline void kg_cuda_see_all(struct kg_cuda_tile *t)
 {
     const int last = t->seq.pos + t->seq.n_rows - 1;
@@ -200,7 +200,7 @@ static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
     return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + blocks);
 }
 
-/* The first tile that sees a block of keys. */
+/* Index of the first tile that sees key block `block`, without a window. */
 static __device__ inline int kg_cuda_first_tile(const struct kg_attn_seq &s, int group,
                                                 int block)
 {
@@ -217,29 +217,28 @@ static inline int64_t kg_cuda_most_blocks(const struct kg_attn *a)
 }
 
 /* ---- choice of kernels ---- */
-/* Whether products use the matrix instruction, on bf16. Otherwise, for any shape, they
- * are chains of FMAs with the CPU's bits. */
+/* Whether products use kg_mma: for bf16 and head_dim 64 or 128. Otherwise they are chains
+ * of FMAs with the CPU's bits. */
 static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 {
     return a->q.dtype == KG_BF16 && (a->head_dim == 64 || a->head_dim == 128);
 }
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
-/* The same bits where there are no more rows than sequences, as in decoding, and keys and
- * values are aligned.
+/* For decoding, with the bits of kg_cuda_attention_mma. Requires no more rows than
+ * sequences, aligned k and v (kg_cuda_is_aligned), and not both_ways.
  * errors: ENOMEM */
 kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
                                  const struct kg_attn *a, struct kg_err *err);
-/* kg_cuda_attention_mma by Hopper's instruction of four warps (wgmma).   returns false,
- * with nothing launched, if it is missing, for windows, softcaps and both ways, and if
- * rows of q, k or v are not aligned to 16 bytes */
+/* kg_cuda_attention_mma by wgmma (hopper.h).   returns false, with nothing launched: the
+ * device lacks wgmma; there is a window, a softcap or both_ways; or rows of q, k or v are
+ * not aligned to 16 bytes */
 bool kg_cuda_attention_wgmma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
-/* Attention with the bits of kg_cuda_attention_mma: by wgmma if there are many rows and
- * kg_cuda_attention_try found the same bits, else by mma. */
+/* Attention with the bits of kg_cuda_attention_mma. Uses wgmma if there are many rows and
+ * kg_cuda_attention_try found equal bits; otherwise mma. */
 void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
-/* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
- * tanh(in x). */
+/* The score in base 2 of s = q.k: in s, or with a softcap (out > 0) out tanh(in s). */
 struct kg_cuda_scores {
     float in;
     float out;
@@ -255,19 +254,20 @@ kg_cuda_scores(const struct kg_attn &a)
 }
 
 /* ---- parts ---- */
-/* By the matrix instruction the online softmax begins again at every KG_ATTN_PART keys
- * from position 0, whichever warp or block computes it. Of a row and a part:
+/* Kernels on kg_mma restart the online softmax at every KG_ATTN_PART keys, counted from
+ * position 0, so bits do not depend on the warp or block that computes a part. A part of
+ * a row, whose scores in base 2 are x, has
  *     m = max x        l = sum p        acc = sum p v        with p = 2^(x - m)
- * or -infinity, 0, 0 where the row sees none of its keys. The parts of a row are merged
- * one by one in order of position, starting from such an empty one:
- *     m = max(m_1, m_2)      l, acc = fma(y_1, 2^(m_1 - m), y_2 2^(m_2 - m)) of each
- * and then o = acc / l, lse = m ln 2 + log l. To merge an empty part changes nothing. */
+ * or, if the row sees no key of the part, the empty sums -infinity, 0, 0. Kernels merge
+ * the parts of a row one by one in order of position, starting from empty sums:
+ *     m = max(m_1, m_2)      y = fma(y_1, 2^(m_1 - m), y_2 2^(m_2 - m)) for y = l, acc
+ * Then o = acc / l and lse = m ln 2 + log l. Merging an empty part changes nothing. */
 enum { KG_ATTN_PART = 256, KG_ATTN_PART_BLOCKS = KG_ATTN_PART / KG_KV_BLOCK };
 
 struct kg_cuda_factors {
     float m;
-    float a; /* of what was merged so far */
-    float b; /* of the part */
+    float a; /* factor for the sums merged so far */
+    float b; /* factor for the part */
 };
 static __device__ inline struct kg_cuda_factors kg_cuda_factors(float m, float part)
 {
@@ -281,8 +281,8 @@ static __device__ inline float kg_cuda_merge(float y, float part,
     return kg_fma(y, f.a, part * f.b);
 }
 
-/* Inputs of a query row of two heads for the matrix instruction's backward; copied at
- * once. */
+/* Inputs of kg_cuda_attention_bwd_mma for one query row and two heads: 16 bytes, for one
+ * copy. d is as in struct kg_cuda_given. */
 struct alignas(16) kg_cuda_brought {
     struct {
         float lse; /* in base 2 */
@@ -290,22 +290,22 @@ struct alignas(16) kg_cuda_brought {
     } of[2];
 };
 
-/* Inputs of a backward. */
+/* Inputs of a backward pass. N: rows of q; H: heads. */
 struct kg_cuda_given {
     struct kg_attn a;
     struct kg_mat dout;
-    struct kg_vec d;              /* (N H) sum_d dO O */
-    struct kg_cuda_brought *rows; /* or (N, H/2 rounded up) */
+    struct kg_vec d;              /* (N H) sum over head_dim of dO O */
+    struct kg_cuda_brought *rows; /* (N, H/2 rounded up); NULL: see d, lse */
     struct kg_vec lse;            /* (N H) */
     struct kg_cuda_scores by;
-    /* (rows of k, H hd) fp32: for dk and dv the sums of each head, if there is room */
+    /* fp32 (rows of k, H head_dim): dk and dv per query head; data NULL: no memory */
     struct kg_mat apart[2];
 };
 void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g);
 
 /* ---- tiles of bf16 in shared memory ---- */
-/* Elements [col, col+8) of a row, rounded to bf16. */
+/* Elements [col, col + 8) of a row, rounded to bf16. */
 static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m,
                                                                  int64_t row, int64_t col)
 {
@@ -325,10 +325,9 @@ static __host__ __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m
            ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
 }
 
-/* to[j] <- columns from col on of row first + j of n, and zeros beyond them, because 0
- * times a NaN in memory would be NaN. Aligned rows are copies that arrive later, of zero
- * bytes beyond the end, where nothing is read; others come pair by pair, which needs few
- * registers. */
+/* to[j] <- row first + j of m, from column col, for j < n; other to[j] become 0, because
+ * 0 times a NaN left in memory would be NaN. Aligned rows use kg_copy_later, of 0 bytes
+ * for j >= n, so nothing is read there. Others are loaded in pairs, to save registers. */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   const struct kg_mat &m, int64_t first,
@@ -360,9 +359,9 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* to[r] <- its head's part of row first + r of a tile; aligned rows are copies that
- * arrive later, rows beyond the last are zero. A thread divides by the group once, not
- * for each row. */
+/* to[r] <- row first + r of a tile: its head's columns of m, or 0 after the tile's last
+ * row. Aligned rows use kg_copy_later. A thread divides by the group once, not for each
+ * row. */
 template <int THREADS, int ROWS = KG_ATTN_ROWS, int W>
 static __device__ inline void
 kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W], const struct kg_mat &m,
@@ -390,8 +389,8 @@ kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W], const struct kg_mat &m,
     }
 }
 
-/* Address that a lane passes to kg_fragments for rows [r, r+16), elements [16 c, +16) of
- * a tile. For the left factor, and for a right factor in transposed rows, ... */
+/* The address that a lane passes to kg_fragments for rows [r, r + 16), elements
+ * [16 c, + 16) of a tile: for a left factor, or for a transposed right factor. */
 template <int W>
 static __device__ inline const void *kg_cuda_left(const struct kg_cuda_eight (*tile)[W],
                                                   int r, int c)
@@ -400,7 +399,7 @@ static __device__ inline const void *kg_cuda_left(const struct kg_cuda_eight (*t
 
     return &tile[r + lane % 16][2 * c + lane / 16];
 }
-/* ... for a right factor whose rows are its columns: two operands of kg_mma. */
+/* As above, for a right factor whose columns are rows of the tile: two kg_mma b. */
 template <int W>
 static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*tile)[W],
                                                    int r, int c)
@@ -410,7 +409,7 @@ static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*
     return &tile[r + lane % 8 + lane / 16 * 8][2 * c + lane / 8 % 2];
 }
 
-/* f <- rows as left factors, 16 per warp */
+/* f <- left factors of kg_mma: the 16 rows of this warp */
 template <int HD>
 static __device__ inline void
 kg_cuda_left_factors(uint32_t f[HD / 16][4],
@@ -422,7 +421,7 @@ kg_cuda_left_factors(uint32_t f[HD / 16][4],
 }
 
 /* ---- arithmetic ---- */
-/* log x as base/real.c, which explains it; x must be an fp32 value */
+/* log x as base/real.c explains; x must be an fp32 value */
 static __device__ inline double kg_cuda_log(double x)
 {
     static const double c[] = {2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11,

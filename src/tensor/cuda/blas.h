@@ -6,8 +6,8 @@
 #include "tensor/cuda/dev.h"
 #include "tensor/cuda/lt.h"
 
-/* The library's file name and its folder among wheels, for the CUDA that compiled the
- * kernels. */
+/* The library's file name and its folder in Python's wheels, for the CUDA version that
+ * compiled the kernels. */
 #ifdef __CUDACC_VER_MAJOR__
 #define KG_BLAS_MAJOR __CUDACC_VER_MAJOR__
 #else
@@ -18,13 +18,13 @@
 #define KG_BLAS_LIBRARY   "libcublasLt.so." KG_BLAS_TEXT(KG_BLAS_MAJOR)
 #define KG_BLAS_WHEEL     (KG_BLAS_MAJOR < 13 ? "nvidia/cublas/lib" : "nvidia/cu13/lib")
 
-/* path (PATH_MAX) <- the library's file: in `folder`, or if NULL in the first of the
- * build's CUDA folder, the loader's path, and Python's wheels.
- * errors: NOTFOUND (lists the places) */
+/* path (PATH_MAX) <- the library's file in `folder`. If folder is NULL, searches the
+ * build's CUDA folder, the loader's path, and Python's wheels, in this order.
+ * errors: NOTFOUND (lists the folders) */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens the library that kg_blas_find finds; does nothing if it is open.
- * errors: NOTFOUND (lists the places), EFORMAT (not a library, a missing symbol),
+ * errors: NOTFOUND (lists the folders), EFORMAT (not a library, a missing symbol),
  * ECONFLICT (an older version; another one is open), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;
 void kg_blas_close(void);
@@ -33,33 +33,33 @@ void kg_blas_close(void);
 const char *kg_blas_version(void);
 const char *kg_blas_path(void);
 
-/* Allows later plans to split sums and to use this memory, which must live as long as the
- * library is open; NULL: neither is allowed (the default).
- * errors: EDEVICE, nothing has changed */
+/* Allows later plans to split sums and to use `workspace`, which must live as long as the
+ * library is open. NULL, the default, allows neither.
+ * errors: EDEVICE; nothing has changed */
 kg_status kg_blas_allow(void *workspace, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* plans[0..*n) <- at most max plans that the library offers for C (=|+=) op(A) op(B),
- * best first by the library's estimate, for pointers aligned to 16 bytes. No workspace
- * and split sums unless allowed (kg_blas_allow). Only shapes of the matrices are
- * used.   errors: EDEVICE */
+ * best first by the library's estimate, for pointers aligned to 16 bytes. Plans use a
+ * workspace or split sums only if kg_blas_allow allows it. Reads only the shapes of the
+ * matrices.   errors: EDEVICE */
 kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat c,
                         struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* config <- the attributes of a plan, for comparisons; its bytes may hold more. */
+/* config <- the attributes of a plan. Compare these, not the bytes of *plan. */
 void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
 
-/* C = op(A) op(B), or old + op(A) op(B), by a plan; old lies as C, and may be C.
- * errors: UNSUPPORTED (the plan does not support this
- * shape; nothing was computed), EDEVICE */
+/* C = op(A) op(B), or old + op(A) op(B), by a plan; old has the shape and stride of C and
+ * may be C.   errors: UNSUPPORTED (the plan does not support this shape; nothing was
+ * computed), EDEVICE */
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
                       struct kg_mat b, enum kg_matmul_kind kind, const float *old,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* *seconds <- the device's time for run(arg, i), i below 2 KG_DEV_REPEATS, launched as
- * one captured graph, so that the host's time per launch does not count. Not within the
- * capture of a graph.
+/* *seconds <- the device's time for run(arg, i), i below 2 KG_DEV_REPEATS. All run as one
+ * captured graph, so the host's time per launch does not count. Must not be called while
+ * a graph is captured.
  * errors: those of run, EDEVICE */
 kg_status kg_blas_time(double *seconds,
                        kg_status (*run)(const void *arg, int i, struct kg_err *err),

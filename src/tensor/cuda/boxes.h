@@ -4,11 +4,11 @@
 
 #include "tensor/backend.h"
 
-/* Multiprocessors of the chosen device; 0 if it lacks the instructions. */
+/* Number of multiprocessors of the chosen device; 0 if it lacks these instructions. */
 int kg_dev_hoppers(void);
 
-/* Describes a bf16 matrix, of which kernels copy boxes of `rows` rows and 64 columns.
- * Passed to kernels by value (__grid_constant__), so a record has its own copy. */
+/* Describes a bf16 matrix to TMA: kernels copy boxes of `rows` rows and 64 columns. It is
+ * passed by value (__grid_constant__), so a recorded graph has its own copy. */
 struct kg_boxes {
 #ifdef __cplusplus
     alignas(64)

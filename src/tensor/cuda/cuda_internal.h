@@ -63,7 +63,7 @@ static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t 
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* Eight bf16, moved as one. */
+/* Eight bf16, moved by one instruction. */
 struct alignas(16) kg_cuda_eight {
     uint32_t pair[4];
 };
@@ -74,7 +74,7 @@ static __device__ inline float kg_cuda_power_of_2(float n)
 {
     return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-/* p 2^n, in two steps, the first one exact */
+/* p 2^n by two multiplications, of which the first is exact */
 static __device__ inline float kg_cuda_scale(float p, float n)
 {
     const float half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
@@ -168,8 +168,8 @@ static inline dim3 kg_cuda_all(int64_t n)
 }
 
 /* ---- the CPU's sixteen lanes ---- */
-/* Sixteen threads compute a row, each one chain in column order. Threads of rows beyond
- * the last only take part in exchanges. */
+/* Sixteen threads compute a row; each adds every sixteenth column, in order. Threads of
+ * rows after the last one (there = false) only take part in exchanges. */
 enum { KG_CUDA_LANES = 16, KG_CUDA_LANE_ROWS = KG_ROW_THREADS / KG_CUDA_LANES };
 struct kg_cuda_lane {
     int64_t row;
@@ -187,9 +187,8 @@ static inline dim3 kg_cuda_lanes(int64_t rows)
 {
     return kg_grid(kg_cuda_pieces(rows, KG_CUDA_LANE_ROWS), 1);
 }
-/* A lane loads eight elements of its row at a time, because in decoding few rows must
- * keep the device busy.
- * x[i] <- the row's element at d + i * KG_CUDA_LANES, 0 beyond its end */
+/* x[i] <- element d + i * KG_CUDA_LANES of the row; 0 from `end` on. A thread loads eight
+ * elements at a time, because in decoding few rows must keep the device busy. */
 enum { KG_CUDA_AT_ONCE = 8, KG_CUDA_TURN = KG_CUDA_AT_ONCE * KG_CUDA_LANES };
 static __device__ inline void kg_cuda_take(float x[KG_CUDA_AT_ONCE], const float *row,
                                            int64_t d, int64_t end)
@@ -198,8 +197,8 @@ static __device__ inline void kg_cuda_take(float x[KG_CUDA_AT_ONCE], const float
     for (int i = 0; i < KG_CUDA_AT_ONCE; i++)
         x[i] = d + i * KG_CUDA_LANES < end ? row[d + i * KG_CUDA_LANES] : 0.0f;
 }
-/* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all lanes get the
- * result. */
+/* The reduction tree of base/simd.h: lane i adds lane i+8, then i+4, i+2, i+1. All lanes
+ * get the sum. */
 template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 {
     for (unsigned by = KG_CUDA_LANES / 2; by > 0; by /= 2)
@@ -208,13 +207,13 @@ template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 }
 
 /* ---- several arrays in one buffer ---- */
-/* Host and device memory get the same layout, so one copy moves all arrays in either
- * direction. With base NULL, only measures. */
+/* Arrays in host and device memory have one layout, so one copy moves all of them. With
+ * base NULL, kg_cuda_take only measures. */
 struct kg_cuda_piece {
     char *base;
     uint64_t used;
 };
-/* *at <- space for n, or NULL when measuring */
+/* *at <- space for n elements, not valid when measuring; NULL if n is 0 */
 template <typename T>
 static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
 {
@@ -222,7 +221,7 @@ static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
     p->used += ((uint64_t)n * sizeof(T) + 255) / 256 * 256;
 }
 
-/* ---- the slots of struct kg_backend, a file for each file of cpu/ ---- */
+/* ---- the slots of struct kg_backend, in files named as those of cpu/ ---- */
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cuda_free(void *memory);
 kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
@@ -332,28 +331,28 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
  * errors: those of kg_blas_open, ENOMEM; on failure nothing changes */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* The bf16 product by the matrix instruction; c must not be empty. old: what it is added
- * to, here and below, with the rows, columns and stride of c, or c itself; NULL: none */
+/* The bf16 product by kg_mma; c must not be empty. c = old + product, here and below; old
+ * has the rows, columns and stride of c, or is c itself; NULL: c = product */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
-/* kg_cuda_product_mma by Hopper's instruction of four warps (wgmma). width: index of a
- * tile width, below KG_WGMMA_WIDTHS; -1: chosen by shape.   returns false, with nothing
- * launched, if wgmma is missing or left out, or rows are not aligned to 16 bytes */
+/* kg_cuda_product_mma by wgmma (hopper.h). width: index of a tile width, below
+ * KG_WGMMA_WIDTHS; -1: chosen by shape.   returns false, with nothing launched: no wgmma
+ * on the device, kg_cuda_wgmma_leave_out(true), or rows not aligned to 16 bytes */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, const float *old, int width);
 void kg_cuda_wgmma_leave_out(bool yes);
-/* The bf16 product with the bits of kg_cuda_product_mma: by wgmma if that is faster and
- * kg_cuda_own_try found the same bits, else by mma. c must not be empty. */
+/* The bf16 product with the bits of kg_cuda_product_mma. Uses wgmma if it is faster and
+ * kg_cuda_own_try found equal bits; otherwise mma. c must not be empty. */
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
-/* Compares wgmma with mma on this device, once per process; not within the capture of a
- * graph. mma_only: does not use wgmma
+/* Compares products by wgmma and mma on this device, once per process. Must not be called
+ * while a graph is captured. mma_only: never use wgmma
  * errors: ENOMEM, EDEVICE */
 kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
 /* text <- the result of kg_cuda_own_try; "" if there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
-/* The same of attention: attention_mma.cu and attention_wgmma.cu. */
+/* As above for attention: compares attention_mma.cu and attention_wgmma.cu. */
 kg_status kg_cuda_attention_try(bool mma_only, struct kg_err *err);
 void kg_cuda_attention_describe(char *text, size_t bytes);
 /* kg_cuda_product_mma for experts. */
@@ -366,12 +365,13 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, const float *old,
                                struct kg_err *err);
-/* *is: there are few rows, and for these shapes kg_cuda_product_own has the bits of a b^T
- * by cuBLASLt. Tried once per number of rows.   errors: of kg_cuda_product_blas */
+/* *is <- whether kg_cuda_product_own is known to give the cublas mode's bits for a b^T.
+ * Only products of few rows are compared, once per number of rows.
+ * errors: those of kg_cuda_product_blas */
 kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               struct kg_err *err);
-/* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned, between
- * kg_cuda_unpinned_begin and _leave (product_fastest.cu).
+/* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned. Used between
+ * kg_cuda_unpinned_begin and kg_cuda_unpinned_leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);
 kg_status kg_cuda_unpinned_begin(struct kg_err *err);
@@ -382,8 +382,8 @@ kg_status kg_cuda_unpinned_leave(struct kg_err *err);
 void kg_cuda_unpinned_end(void); /* also frees the library's memory */
 /* Reserves memory for trials and padded operands until kg_cuda_blas_end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH", the traits that determine bits together with the
- * device; or "cublas 13.1.0, unpinned". */
+/* text <- "cublas 13.1.0, plans HASH", which with the device determines the bits; or
+ * "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Forgets the plans and closes the library. */
 void kg_cuda_blas_end(void);
@@ -393,11 +393,11 @@ void kg_cuda_blas_end(void);
 void kg_cuda_forget(void);
 
 /* ---- memory.cu ---- */
-/* Device memory of one operation, valid until the next request; not zeroed.
+/* Device memory for one operation, valid until the next call; not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
-/* kg_cuda_scratch in page-locked host memory, for an operation's copies both ways; data
- * for kg_cuda_up stays intact until it is copied. */
+/* As kg_cuda_scratch, in page-locked host memory, for copies in both directions. Later
+ * calls do not overwrite data of a pending kg_cuda_up. */
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
 /* kg_cuda_up copies from host scratch, ordered after earlier launches, without waiting;
  * kg_cuda_down copies to the host after waiting for all launches. kg_dev_done reports

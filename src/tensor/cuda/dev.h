@@ -8,10 +8,10 @@
  * of whole warps. Kernels use no float atomics and no partition that depends on the grid,
  * so a result is a function of the operands.
  *
- * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) starts a kernel with at least one
- * block, in order; after its launches a function calls kg_dev_done. KG_LAUNCH_ASKING
- * gives each block dynamic shared memory (at most KG_ASKED_MOST bytes); the kernel
- * declares it by KG_SHARED_ASKED.
+ * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) launches a kernel of at least one
+ * block on the backend's stream. After its launches a function calls kg_dev_done.
+ * KG_LAUNCH_ASKING also gives each block dynamic shared memory (at most KG_ASKED_MOST
+ * bytes), which the kernel declares by KG_SHARED_ASKED.
  */
 #ifndef KG_TENSOR_CUDA_DEV_H
 #define KG_TENSOR_CUDA_DEV_H
@@ -28,7 +28,7 @@ extern "C" {
 #include "tensor/codes.h"
 }
 
-/* Supported by every architecture of the build. */
+/* Dynamic shared memory that every architecture of the build supports. */
 enum { KG_ASKED_MOST = 99 << 10 };
 
 #ifndef __CUDACC__
@@ -43,8 +43,8 @@ enum { KG_ASKED_MOST = 99 << 10 };
 #define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
     (kg_dev_come(), kg_dev_allow<kernel>(bytes),                                         \
      kernel<<<grid, threads, bytes, kg_dev_stream>>>(__VA_ARGS__))
-/* Raises a kernel's limit of shared memory. It never falls, because a record may hold a
- * launch that needs more. */
+/* Raises a kernel's limit of dynamic shared memory. The limit never falls, because a
+ * recorded launch may need more than the current one. */
 template <auto KERNEL> static inline void kg_dev_allow(int bytes)
 {
     static int most;
@@ -62,13 +62,13 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 /* The compiler's CUDA folder. */
 #define KG_DEV_CUDA_ROOT KG_CUDA_ROOT
 
-/* Number of products that are timed together. */
+/* Number of products that one timing measures together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Length of the sums by which kernels are compared: two chunks and a part of a third. */
+/* Factors per sum in comparisons of kernels: two chunks and a part of a third. */
 enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
-/* Sizes that do not affect results. Per pass of the head: HEAD_ROWS, LOGITS. Memory:
- * WHOLE for rows to draw from, HEADS for attention's sums per head. BLOCKS fill a
- * device. */
+/* Sizes that do not affect results. HEAD_ROWS, LOGITS: rows and logits per pass of the
+ * head. WHOLE: bytes of rows to draw from. HEADS: bytes of kg_cuda_given.apart. BLOCKS:
+ * blocks that fill a device. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20 };
 
@@ -81,7 +81,7 @@ static __device__ inline double kg_fma(double a, double b, double c)
 {
     return __fma_rn(a, b, c);
 }
-/* kg_fma, and a + b, with subnormal operands and results set to a zero of their sign. */
+/* a*b + c, and a + b; subnormal operands and results become zeros of their sign. */
 static __device__ inline float kg_fma_flushed(float a, float b, float c)
 {
     float d;
@@ -96,8 +96,8 @@ static __device__ inline float kg_add_flushed(float a, float b)
     asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
 }
-/* 2^x for x up to about 0, at most 3 ulp off, with the device's bits: 2^0 is 1, 0 below
- * -126, NaN is kept. */
+/* 2^x for x up to about 0, with an error of at most 3 ulp; the bits are the device's. The
+ * result is 1 for 0, 0 for x < -126, and NaN for NaN. */
 static __device__ inline float kg_exp2(float x)
 {
     float y;
@@ -105,10 +105,10 @@ static __device__ inline float kg_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* d (16 x 8) += a (16 x 16) b (16 x 8) by a warp, bf16 in pairs, as PTX lays them out:
- * with g = lane / 4 and t = lane % 4, d[i] is row g + i/2*8, column 2t + i%2; a[i] is row
- * g + i%2*8, columns 2t + i/2*8 and the next; b[i] is column g, rows 2t + i*8 and the
- * next. */
+/* d (16 x 8) += a (16 x 16) b (16 x 8) by one warp; a and b are pairs of bf16. In PTX's
+ * layout, with g = lane / 4 and t = lane % 4,
+ *   d[i] is row g + i/2*8, column 2t + i%2;  b[i] is column g, rows 2t + i*8 and + 1;
+ *   a[i] is row g + i%2*8, columns 2t + i/2*8 and + 1. */
 static __device__ inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -133,9 +133,9 @@ static __device__ inline void kg_fragments_transposed(uint32_t f[4], const void 
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* Copies sixteen bytes to shared memory: the first `bytes` of `from`, then zeros; both
- * aligned to sixteen. A copy is complete only after its thread has waited for its group:
- * kg_copies_end ends a group, kg_copies_wait<N> waits for all but the last N. */
+/* Writes sixteen bytes to shared memory: the first `bytes` of `from`, then zeros. Both
+ * pointers are aligned to sixteen. A copy is complete after its thread has waited for its
+ * group: kg_copies_end ends a group, kg_copies_wait<N> waits for all but the last N. */
 static __device__ inline void kg_copy_later(void *to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
@@ -152,8 +152,8 @@ template <int N> static __device__ inline void kg_copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
-/* Stores sixteen bytes at once, aligned to sixteen: the compiler may split a struct of
- * sixteen bytes into four stores, each as slow as one. */
+/* Stores sixteen aligned bytes by one instruction. For a struct of sixteen bytes, the
+ * compiler may emit four stores, each as slow as this one. */
 static __device__ inline void kg_store_sixteen(void *to, const uint32_t part[4])
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
@@ -162,8 +162,8 @@ static __device__ inline void kg_store_sixteen(void *to, const uint32_t part[4])
                    "r"(part[2]), "r"(part[3])
                  : "memory");
 }
-/* x, hidden from the optimizer: values derived from it are recomputed where needed
- * instead of being kept in registers through a loop. */
+/* Returns x, but hides its value from the optimizer. So the compiler recomputes values
+ * derived from x where needed, instead of keeping them in registers through a loop. */
 static __device__ inline int64_t kg_anew(int64_t x)
 {
     asm volatile("" : "+l"(x));
@@ -174,7 +174,7 @@ static __device__ inline int kg_anew(int x)
     asm volatile("" : "+r"(x));
     return x;
 }
-/* fp16 in fp32 */
+/* fp16 to fp32 */
 static __device__ inline float kg_of_half(uint16_t h)
 {
     float f;
@@ -191,20 +191,20 @@ static __device__ inline uint32_t kg_pair(float first, float second)
     return d;
 }
 
-/* Tests access operands in place: memory is shared with the host, and an operation is
- * complete when it returns. */
+/* kg_dev_shown, for tests: the host may access device memory, and an operation is
+ * complete when kg_dev_done returns. */
 extern bool kg_dev_shown;
 cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes);
 
-/* All launches and copies use one stream, except fetches by another thread. Records
- * capture this stream; other threads wait meanwhile (library.cu). */
+/* All launches and copies use kg_dev_stream, except kg_dev_fetch, which uses
+ * kg_dev_beside. During a recording, kg_dev_lock blocks all other threads. */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };
 extern cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 extern bool kg_dev_recording;
-/* Selects the chosen device for the calling thread, as CUDA requires. Must be called
- * before a thread's first CUDA call; kg_dev_lock does it too. */
+/* Selects the chosen device for the calling thread, as CUDA requires before a thread's
+ * first CUDA call. kg_dev_lock calls it. */
 void kg_dev_come(void);
 static inline cudaStream_t kg_dev_stream_here(void)
 {
@@ -214,13 +214,13 @@ static inline cudaStream_t kg_dev_stream_here(void)
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
 
-/* Launches between begin and end are recorded and not executed.
+/* kg_dev_record_begin to kg_dev_record_end: launches are recorded, not executed.
  * returns owned record; NULL: recording failed */
 void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* f(arg), which launches through a library; a record includes these launches. */
+/* Calls f(arg), which launches kernels of a library; a record includes them. */
 static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 {
     (void)bytes;
@@ -240,7 +240,7 @@ static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_e
         "%s: %s (detected here; an earlier asynchronous kernel may be the cause)", op,
         cudaGetErrorString(e));
 }
-/* An allocation also reports errors of earlier operations: these are not ENOMEM. */
+/* An allocation may report an error of an earlier operation, which is not ENOMEM. */
 static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
                                    const char *what, struct kg_err *err)
 {
@@ -253,7 +253,8 @@ static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t b
     return NULL;
 }
 
-/* kg_dev_done reports errors of the functions below, except of alloc and pin. */
+/* kg_dev_done reports errors of the functions below, except kg_dev_alloc, kg_dev_memory
+ * and kg_dev_pin. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     const uint64_t some = bytes > 0 ? bytes : 1;
@@ -304,7 +305,7 @@ static inline void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, KG_DEV_STREAM);
 }
-/* Records the stream's position as an event; later marks reuse the event. */
+/* Records event mark % KG_DEV_MARKS in the stream. Later marks reuse the event. */
 static inline void kg_dev_mark(uint64_t mark)
 {
     (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], KG_DEV_STREAM);
@@ -315,8 +316,7 @@ static inline void kg_dev_wait(uint64_t mark)
     kg_dev_come();
     (void)cudaEventSynchronize(kg_dev_marks[mark % KG_DEV_MARKS]);
 }
-/* A query of an unreached event leaves no error for the next operation; a failed one
- * does. */
+/* cudaErrorNotReady is cleared; other errors remain for the next kg_dev_done. */
 static inline bool kg_dev_reached(uint64_t mark)
 {
     cudaError_t e;
@@ -376,7 +376,7 @@ static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
     (void)cudaMemsetAsync(to, 0, bytes, KG_DEV_STREAM);
 }
-/* Enclose a call of a library whose kernels access memory that begins at memory[0..n). */
+/* Enclose a library call whose kernels access the buffers at memory[0..n). */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;
@@ -385,7 +385,7 @@ static inline void kg_dev_take_back(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;
 }
-/* The time when all launches are done. */
+/* Waits for all launches, then returns the time. */
 static inline double kg_dev_seconds(void)
 {
     struct timespec t;

@@ -1,9 +1,8 @@
-/* Eight adjacent elements of a row at a time: sixteen bytes of bf16 move as one, so
- * elementwise kernels run at memory speed.
+/* Loads and stores of eight adjacent elements of a row. One instruction moves sixteen
+ * bytes, so elementwise kernels run at memory speed.
  *
- * A thread processes elements [c, c+8) of a row; a block has KG_ROW_THREADS threads. If
- * rows do not begin or end at multiples of sixteen bytes, elements move one by one; the
- * values are the same.
+ * A thread processes elements [c, c + 8) of a row; a block has KG_ROW_THREADS threads. If
+ * kg_cuda_by_eights is false, a thread moves single elements, with the same values.
  */
 #ifndef KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
 #define KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
@@ -18,7 +17,7 @@ struct alignas(16) kg_cuda_four {
     float at[4];
 };
 
-/* Rounds to bf16, as kg_cuda_store. */
+/* Rounds to bf16 as kg_cuda_store does. */
 static __device__ inline uint32_t kg_cuda_round(float x)
 {
     uint16_t u;
@@ -44,7 +43,7 @@ static __device__ inline int64_t kg_cuda_eights_first(void)
     return ((int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x) * KG_EIGHT;
 }
 
-/* Eight elements of type t that were moved as 16 bytes, or as 32 of fp32 */
+/* Converts eight elements of type t to fp32: 16 bytes of bf16, or 32 bytes of fp32. */
 static __device__ inline struct kg_cuda_eights
 kg_cuda_eights_of(const struct kg_cuda_eight part[2], enum kg_dtype t)
 {
@@ -61,8 +60,8 @@ kg_cuda_eights_of(const struct kg_cuda_eight part[2], enum kg_dtype t)
     return x;
 }
 
-/* x[k] <- eight elements of m[k]; elements beyond the row's end are 0. All loads start
- * before the first value is used. together: kg_cuda_by_eights of each */
+/* x[k] <- eight elements of m[k]; elements after the row's end are 0. All loads start
+ * before the first value is used. together: kg_cuda_by_eights(m[k]) for all k */
 template <int N>
 static __device__ inline void kg_cuda_load_eights(struct kg_cuda_eights (&x)[N],
                                                   const struct kg_mat (&m)[N], int64_t r,
@@ -123,7 +122,7 @@ static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64
             nan |= x.at[2 * i] != x.at[2 * i] || x.at[2 * i + 1] != x.at[2 * i + 1];
             e.pair[i] = kg_pair(x.at[2 * i], x.at[2 * i + 1]);
         }
-        for (int i = 0; nan && i < 4; i++) /* is kept, where kg_pair makes another */
+        for (int i = 0; nan && i < 4; i++) /* kg_pair would change NaNs */
             e.pair[i] = kg_cuda_round(x.at[2 * i]) | kg_cuda_round(x.at[2 * i + 1]) << 16;
         kg_store_sixteen(kg_cuda_bf16(m, r) + c, e.pair);
     }

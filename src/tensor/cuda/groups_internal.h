@@ -1,11 +1,11 @@
-/* Assigns tiles of the experts' products to blocks.
+/* Assigns tiles of the experts' products to CUDA blocks.
  *
  * Only the device knows the number of rows per expert, so the grid has the maximum size,
- * which depends on the total number of rows. For NT and NN, the tiles of expert e have H
- * rows each, begin at its first row, and are numbered from first[e] / H + e. Since
- * floor((f + n) / H) - floor(f / H) + 1 >= ceil(n / H), these numbers suffice for its n
- * rows; blocks of surplus tiles end at once. For TN every expert has the tiles of a whole
- * c.
+ * which depends on the total number of rows. For NT and NN, tiles of expert e have H rows
+ * each, begin at row f = first[e], and have numbers from floor(f / H) + e up to the first
+ * of expert e + 1. Since floor((f + n) / H) - floor(f / H) + 1 >= ceil(n / H), these
+ * numbers suffice for its n rows; blocks of surplus tiles end at once. For TN there is
+ * one c per expert, so every expert has the tiles of a whole c.
  */
 #ifndef KG_TENSOR_CUDA_GROUPS_INTERNAL_H
 #define KG_TENSOR_CUDA_GROUPS_INTERNAL_H
@@ -13,7 +13,7 @@
 #include "tensor/cuda/cuda_internal.h"
 
 /* The operands of one expert, and the first row of c that a block computes; below 0:
- * none. In shared memory, to save registers (a plain product's are constants). */
+ * none. In shared memory, to save registers; a plain product's operands are constants. */
 struct alignas(16) kg_cuda_share {
     struct kg_mat c, a, b;
     int64_t row;
@@ -36,7 +36,7 @@ static __device__ inline void kg_cuda_rows_of(struct kg_mat *m, int64_t first, i
     m->rows = n;
 }
 
-/* The expert of tile i: the last one that begins at or before it; for whole warps. */
+/* The expert of tile i: the last whose first tile is at most i. For whole warps. */
 static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int height,
                                                int64_t i)
 {
@@ -50,9 +50,9 @@ static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int he
     return before - 1;
 }
 
-/* *to, shared <- the operands and row of block blockIdx.x, in a product with tiles of
- * `height` rows. All threads must call it.
- * add: c is accumulated, so an expert without tokens is skipped */
+/* *to, in shared memory <- the operands and row of block blockIdx.x, in a product with
+ * tiles of `height` rows. All threads must call it.
+ * add: the product is added to c, so experts without tokens are skipped for TN */
 template <bool TN>
 static __device__ inline void
 kg_cuda_share_out(struct kg_cuda_share *to, struct kg_mat c, struct kg_mat a,

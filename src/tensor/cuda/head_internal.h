@@ -1,7 +1,7 @@
-/* Shared by forward and backward of the vocabulary head: copying host arrays to the
- * device, logits of some columns, sets of ids as bits.
+/* Shared by the forward and backward of the vocabulary head: copying host arrays to the
+ * device, logits of some columns, sets of ids as bitmaps.
  *
- * Both use the tiles and orders of cpu/head*.c, which explains them, and return its bits.
+ * Both use the tiles and the order of sums that cpu/head*.c explains, and give its bits.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_INTERNAL_H
 #define KG_TENSOR_CUDA_HEAD_INTERNAL_H
@@ -13,8 +13,8 @@
 #define KG_DRAW static __host__ __device__ inline
 #include "tensor/draw_inline.h"
 
-/* to[i] <- from[row[i]], `each` elements per row; row NULL: all in order. Does nothing if
- * to or from is NULL. */
+/* to[i] <- from[row[i]], or from[i] if row is NULL, `each` elements per row. Does nothing
+ * if to or from is NULL. */
 template <typename T>
 static inline void kg_cuda_fill(T *to, const T *from, const int32_t *row, int64_t n,
                                 int64_t each)
@@ -38,8 +38,8 @@ struct kg_cuda_asked {
     struct kg_cuda_set *sets; /* (n) or NULL */
     uint8_t *packed;
 };
-/* Lay out (_place) and fill (_fill) the inputs of n rows of h (rows row[i], or all):
- * kg_cuda_sets_ the sets, kg_cuda_asked_ everything else. */
+/* Lay out (_place) and fill (_fill) the inputs of n rows of h: rows row[i], or all if row
+ * is NULL. kg_cuda_sets_* handle the sets, kg_cuda_asked_* everything else. */
 void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
                         const struct kg_head *h, const int32_t *row, int64_t n);
 void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
@@ -64,14 +64,14 @@ struct kg_cuda_kept {
 void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
-/* Tiles per strip in the backward. Also in the forward if the bits of products depend on
- * their shape: then every logit comes from products of one shape, independent of free
+/* Tiles per strip in the backward; also in the forward if the bits of products depend on
+ * their shape. Then every logit comes from products of one shape, independent of free
  * memory. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
-/* z <- hidden . weight, for columns from the start of a strip of `strip` columns */
+/* z <- hidden weight^T; z begins at the first column of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
-/* Applied by the kernel that reads z: z <- cap(z) inv_temp */
+/* The kernel that reads z applies z <- cap(z) inv_temp. */
 struct kg_cuda_scale {
     float softcap;         /* 0: none */
     const float *inv_temp; /* (rows) on the device, or NULL for 1 */
@@ -85,7 +85,7 @@ static __device__ inline float kg_cuda_scaled(float x, float softcap, float inv_
     return (softcap > 0.0f ? kg_cuda_softcap(x, softcap) : x) * inv_temp;
 }
 
-/* 32-bit words per row. */
+/* 32-bit words per bitmap of a row. */
 static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 32; }
 /* bits (rows, words) <- the ids in sets[0..rows) */
 void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
@@ -98,7 +98,7 @@ struct kg_cuda_drawing {
     struct kg_drawn *drawn;    /* (n) */
     uint32_t *kept;            /* (n, words) or NULL */
     int64_t words;
-    float *maxima; /* (rows, tiles), of the logits of each */
+    float *maxima; /* (rows, tiles): maximum logit per tile */
     int64_t tiles;
     int64_t width;                        /* of a tile */
     double *sums;                         /* (rows, spans) */
@@ -109,7 +109,7 @@ struct kg_cuda_drawing {
 void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
                        const double *lse, int64_t first);
 
-/* p - q from the larger of both and d = log p - log q, see cpu/head_internal.h */
+/* p - q from the larger of p and q and d = log p - log q; see cpu/head_internal.h */
 static __device__ inline float kg_cuda_p_minus_q(float larger, float d)
 {
     const float minus = 0.0f - d, below = d < minus ? d : minus;

@@ -1,8 +1,8 @@
-/* The k largest of a row, for head.cu: sorted lists per warp.
+/* The k largest logits of a row, for head.cu: one sorted list per warp.
  *
  * The order is total (larger z, then smaller id), so the result depends neither on how
- * the vocabulary was divided nor on the order of merging. A warp compares 32 logits with
- * the worst of its list at a time; almost none are inserted.
+ * the vocabulary is divided nor on the order of merging. A warp compares 32 logits at a
+ * time with the last entry of its list, and inserts few of them.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_TOP_H
 #define KG_TENSOR_CUDA_HEAD_TOP_H
@@ -14,7 +14,7 @@ struct kg_cuda_top {
     int32_t id;
 };
 
-/* List of a warp: `count` used, largest first. */
+/* List of a warp: entries [0, count), largest first. */
 struct kg_cuda_top_list {
     struct kg_cuda_top *at; /* (k) */
     int32_t count;
@@ -33,7 +33,7 @@ static __device__ inline bool kg_cuda_top_wants(const struct kg_cuda_top_list *l
     return x.z == x.z && (l->count < l->k || kg_cuda_better(x, l->at[l->count - 1]));
 }
 
-/* Inserts x, for which kg_cuda_top_wants is true, and shifts worse entries by one, 32 at
+/* Inserts x, for which kg_cuda_top_wants must be true. Shifts worse entries by one, 32 at
  * a time from the end. All lanes must call it together. */
 static __device__ inline void kg_cuda_top_insert(struct kg_cuda_top_list *l,
                                                  struct kg_cuda_top x)
@@ -59,7 +59,7 @@ static __device__ inline void kg_cuda_top_insert(struct kg_cuda_top_list *l,
     l->count = count;
 }
 
-/* z[0..n) have the ids first, first + 1, .. */
+/* Inserts the wanted ones of z[0..n), whose ids are first, first + 1, .. */
 static __device__ inline void kg_cuda_top_offer(struct kg_cuda_top_list *l,
                                                 const float *z, int64_t n, int64_t first)
 {

@@ -1,15 +1,15 @@
-/* Instructions of sm_90a alone, beside those of dev.h: copies of boxes of a matrix to
- * shared memory (TMA), barriers that count their bytes (mbarrier), and products by four
- * warps together (wgmma).
+/* Instructions that only sm_90a has: copies of boxes of a matrix to shared memory (TMA),
+ * barriers that count arrived bytes (mbarrier), and products by four warps (wgmma).
  *
- * None of it waits. A box is in shared memory once a thread has waited for the phase of
- * its barrier; a product reads shared memory and its left factors, and changes its sums,
- * until its threads have waited for its group. Sixteen bytes that a thread writes are
- * there for products once it has ended its writes. The emulation does each of them as
- * late as that, and until then shows NaN (tests/emu/emu_hopper.h).
+ * Copies, products and writes for products are asynchronous:
+ *   - A box is in shared memory after a thread has waited for the phase of its barrier.
+ *   - A product may read its factors and change its sums until its threads have waited
+ *     for its group (kg_products_wait).
+ *   - A product sees the bytes of kg_write_later after the writer's kg_writes_end.
+ * The emulation delays each effect until that point; before, it shows NaN (emu_hopper.h).
  *
- * Such kernels do nothing unless KG_HOPPER, as they are compiled for each architecture;
- * the host asks kg_dev_hoppers.
+ * Kernels are compiled for every architecture; without KG_HOPPER their bodies are empty.
+ * The host calls kg_dev_hoppers before it launches them.
  */
 #ifndef KG_TENSOR_CUDA_HOPPER_H
 #define KG_TENSOR_CUDA_HOPPER_H
@@ -20,8 +20,8 @@ extern "C" {
 #include "tensor/cuda/boxes.h"
 }
 
-/* Bytes of shared memory of a block; threads of four warps; columns of a box, 128 bytes,
- * which is one pattern of banks. */
+/* KG_HOPPER_MOST: maximum shared memory of a block in bytes. KG_FOUR_WARPS: threads of a
+ * warpgroup. KG_BOX: columns of a box; its rows have 128 bytes, the swizzle width. */
 enum {
     KG_HOPPER_MOST = 227 << 10,
     KG_FOUR_WARPS = 128,
@@ -29,8 +29,8 @@ enum {
     KG_BOX_ALIGN = 1024
 };
 
-/* Counts arrivals and bytes of a phase; in shared memory. Phases 0, 1, 0, .. follow one
- * another. */
+/* An mbarrier in shared memory: counts the arrivals and bytes of its current phase. The
+ * parity of phases is 0, 1, 0, .. */
 struct kg_barrier {
     uint64_t word;
 };
@@ -51,7 +51,8 @@ static __device__ inline uint32_t kg_shared_address(const void *p)
 }
 
 /* ---- barriers ---- */
-/* By one thread, before a __syncthreads: a phase ends after this number of arrivals. */
+/* One thread calls kg_barrier_init, then kg_barriers_end; then all call __syncthreads.
+ * `arrivals` arrivals end a phase. */
 static __device__ inline void kg_barrier_init(struct kg_barrier *b, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -70,7 +71,7 @@ static __device__ inline void kg_barrier_arrive(struct kg_barrier *b)
                  : "r"(kg_shared_address(b))
                  : "memory");
 }
-/* Arrival of a thread whose boxes, `bytes` in all, belong to the phase. */
+/* Arrives, and lets the phase await `bytes` more: the total of the thread's boxes. */
 static __device__ inline void kg_barrier_expect(struct kg_barrier *b, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -78,8 +79,8 @@ static __device__ inline void kg_barrier_expect(struct kg_barrier *b, int bytes)
                  : "r"(kg_shared_address(b)), "r"(bytes)
                  : "memory");
 }
-/* Until the phase of this parity has ended; that before the first has.
- * returns false: not within `tries`, each of which waits for some time */
+/* Waits until the phase of this parity has ended. On a new barrier, parity 1 has ended.
+ * returns false: it did not end within `tries` polls; each poll may suspend for a time */
 static __device__ inline bool kg_barrier_wait(struct kg_barrier *b, int parity, int tries)
 {
     uint32_t ended;
@@ -98,8 +99,9 @@ static __device__ inline bool kg_barrier_wait(struct kg_barrier *b, int parity, 
 }
 
 /* ---- boxes ---- */
-/* Copies the box at (row, col), zeros beyond the matrix, to rows of 128 bytes at `to`,
- * aligned to KG_BOX_ALIGN: the sixteen bytes c of row r are at c ^ r % 8. */
+/* Copies the box at (row, col) to `to`, aligned to KG_BOX_ALIGN; elements outside the
+ * matrix become 0. Rows have 128 bytes, in which 16-byte chunk c of row r is swizzled to
+ * chunk c ^ r % 8. */
 static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxes,
                                            int row, int col, struct kg_barrier *b)
 {
@@ -111,14 +113,14 @@ static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxe
                  : "memory");
 }
 
-/* Where the sixteen bytes c of row r of a box are, from its beginning. */
+/* Byte offset in a box of 16-byte chunk c of row r. */
 static __host__ __device__ inline int kg_box_place(int r, int c)
 {
     return r * 2 * KG_BOX + (c ^ r % 8) * 16;
 }
 
-/* Sixteen bytes in shared memory, aligned, for products to read: after the thread has
- * ended its writes, and the others have waited for it. */
+/* Writes sixteen aligned bytes of shared memory for products. Before a product reads
+ * them, the writer calls kg_writes_end and all threads synchronize. */
 static __device__ inline void kg_write_later(void *to, const uint32_t part[4])
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
@@ -133,10 +135,12 @@ static __device__ inline void kg_writes_end(void)
 }
 
 /* ---- products ---- */
-/* Where sixteen factors of vectors lie, in rows as kg_box_later writes them. Rows of
- * factors: from `at`, which is 32 bytes further for each sixteen; eight vectors from the
- * next eight are `eight` bytes. Rows of vectors (columns): 64 vectors from the next 64
- * are `block` bytes, eight factors from the next eight `eight`. */
+/* wgmma descriptor of one operand in the layout of kg_box_later: sixteen factors of each
+ * vector, with strides in bytes.
+ *   vector = row of boxes:     `eight` from 8 vectors to the next 8; `block` is unused;
+ *                              `at` advances by 32 bytes per sixteen factors
+ *   vector = column (COLUMNS): `block` from 64 vectors to the next 64, `eight` from 8
+ *                              factors to the next 8 */
 struct kg_factors_at {
     uint64_t bits;
 };
@@ -148,7 +152,8 @@ static __device__ inline struct kg_factors_at kg_factors_at(const void *at, int 
             (uint64_t)1 << 62};
 }
 
-/* Before the first product after its sums were touched; by four whole warps, as all. */
+/* Call before the first product, and again after each access to registers d or a. All
+ * threads of four warps call this and the functions below. */
 static __device__ inline void kg_products_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
@@ -164,7 +169,7 @@ template <int N> static __device__ inline void kg_products_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
-/* Sums of products that were waited for, which the compiler must not read before. */
+/* Call after kg_products_wait: keeps the compiler from reading the sums earlier. */
 template <int N> static __device__ inline void kg_sums_are_there(float *d)
 {
 #pragma unroll
@@ -197,8 +202,8 @@ template <int N> static __device__ inline void kg_sums_are_there(float *d)
 #define KG_LEFT_OPERANDS(a, b, b_columns)                                                \
     "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(1), "n"(b_columns)
 
-/* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps: warp w has rows 16 w to 16 w + 15
- * as kg_mma lays out d, d[4 j] being its columns 8 j and following. */
+/* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps. Warp w holds rows [16 w, +16);
+ * d[4 j .. 4 j + 3] is its d of kg_mma for columns [8 j, +8). */
 template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
                                                 struct kg_factors_at b)
@@ -224,7 +229,7 @@ static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factor
                      : KG_OPERANDS(a, b, A_COLUMNS, B_COLUMNS));
 }
 
-/* The same with a in registers, as kg_mma has it, which must stay until the wait. */
+/* As above, with `a` in registers in the layout of kg_mma, unchanged until the wait. */
 template <int N, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
                                                 struct kg_factors_at b)
@@ -241,7 +246,7 @@ static __device__ inline void kg_multiply_later(float d[N / 2], const uint32_t a
             : KG_LEFT_OPERANDS(a, b, B_COLUMNS));
 }
 
-/* Registers of a thread of these four warps from here on. */
+/* Sets the registers per thread of the calling four warps to N. */
 template <int N> static __device__ inline void kg_registers_fewer(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N));

@@ -1,9 +1,9 @@
-/* The interface between kedge and libkedge_cuda.so. The library is built if there is
- * nvcc, and loaded when a GPU is requested (tensor/device.h), so kedge starts and
+/* The interface between kedge and libkedge_cuda.so. The build makes the library if nvcc
+ * exists; kedge loads it when a GPU is requested (tensor/device.h). So kedge starts and
  * computes without CUDA.
  *
- * It exports kg_backend_cuda_about, data that is checked before any of its code is
- * called, and for tests kg_cuda_probe and kg_cuda_plans (probe.h).
+ * The library exports kg_backend_cuda_about, which kedge checks before it calls any of
+ * the library's code, and for tests kg_cuda_probe and kg_cuda_plans (probe.h).
  */
 #ifndef KG_TENSOR_CUDA_LIBRARY_H
 #define KG_TENSOR_CUDA_LIBRARY_H
@@ -11,8 +11,8 @@
 #include "tensor/backend.h"
 #include "tensor/device.h"
 
-/* Increase this number whenever a struct that both use, or the contract of an operation,
- * changes here or in tensor/backend.h. */
+/* Increase this number whenever a struct shared by kedge and the library, or the contract
+ * of an operation, changes here or in tensor/backend.h. */
 enum { KG_CUDA_INTERFACE = 22 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
@@ -36,8 +36,8 @@ struct kg_cuda_opts {
 kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* `auto` by compute capability: cublas on 9.x and 10.x; own on others, where few plans of
- * cuBLASLt have equal bits (docs/gpu.md) */
+/* What `auto` means: cublas for compute capability 9.x and 10.x; own for others, where
+ * few plans of cuBLASLt have equal bits (docs/gpu.md) */
 enum kg_cuda_products kg_cuda_products_auto(int major);
 
 /* The host's allocator (base/mem.h). */
@@ -49,10 +49,10 @@ struct kg_cuda_host {
 /* Description of the library. */
 struct kg_cuda_about {
     int32_t interface;
-    uint32_t table_bytes;      /* size of struct kg_backend, which detects added slots */
+    uint32_t table_bytes;      /* sizeof(struct kg_backend): detects added slots */
     const char *version;       /* the kedge version that the library was built with */
     const char *architectures; /* "CUDA 13.0, sm_80 sm_90a compute_80" */
-    /* text <- driver, devices and place of cuBLASLt, in one line; queries the driver only
+    /* text <- driver, devices and path of cuBLASLt, in one line; queries the driver only
      * errors: EDEVICE (no driver, too old a driver, no device) */
     kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
     /* Opens the backend on a device, for the rest of the process. *be, host: static
@@ -60,8 +60,7 @@ struct kg_cuda_about {
      * (cuda/blas.h) */
     kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
                       const struct kg_cuda_opts *opts, struct kg_err *err);
-    /* lists the devices, without using them
-     * errors: as devices */
+    /* Lists the devices without using them.   errors: as `devices` */
     kg_status (*list)(struct kg_device_list *list, struct kg_err *err);
 };
 

@@ -1,8 +1,8 @@
-/* Declarations of the cuBLASLt calls in use. kedge is built without its headers and loads
- * the library at run time (blas.h). If NVIDIA's header is present, the compiler compares
- * both.
+/* Declarations of the cuBLASLt calls that kedge uses. kedge is built without NVIDIA's
+ * header and loads the library at run time (blas.h). If nvcc finds the header,
+ * static_asserts compare these declarations with it.
  *
- * Handles are opaque pointers; descriptions are created and destroyed by the library.
+ * Handles are opaque pointers; the library creates and destroys descriptions.
  * source: cublasLt.h of CUDA 13
  */
 #ifndef KG_TENSOR_CUDA_LT_H
@@ -21,13 +21,13 @@ enum { KG_LT_F32 = 0, KG_LT_BF16 = 14, KG_LT_COMPUTE_F32 = 68, KG_LT_TRANSPOSED 
 enum kg_lt_desc_attribute { KG_LT_DESC_TRANSPOSE_A = 3, KG_LT_DESC_TRANSPOSE_B = 4 };
 enum kg_lt_preference {
     KG_LT_PREF_WORKSPACE = 1, /* maximum workspace in bytes, uint64_t */
-    /* mask of allowed reductions of split sums, uint32_t; 0: none */
+    /* mask of allowed split-K reduction schemes, uint32_t; 0: none */
     KG_LT_PREF_REDUCTIONS = 3,
     /* attributes 5 to 8: minimum alignment in bytes of A, B, C, D; uint32_t each */
     KG_LT_PREF_ALIGNMENT = 5,
 };
 enum { KG_LT_REDUCTIONS = 7 }; /* all */
-/* Attributes of a plan: its kernel, tile, ...; each has 4 bytes, the last two have 2. */
+/* Attributes of a plan (kernel, tile, ...) have 4 bytes each, the last two have 2. */
 enum kg_lt_config {
     KG_LT_CONFIG_SPLIT = 2,
     KG_LT_CONFIG_REDUCTION = 3,
@@ -47,7 +47,7 @@ struct kg_lt_offer {
     int reserved[4];
 };
 
-/* Matrices are column-major: rows, cols, and elements from one column to the next.
+/* Matrices are column-major: rows, cols, and stride, the elements between columns.
  *   d = alpha op(a) op(b) + beta c */
 struct kg_lt_calls {
     size_t (*version)(void); /* 130100 is 13.1.0 */

@@ -1,8 +1,8 @@
-/* Pipelines of places in shared memory: one thread fills them by boxes, and products of
- * two times four warps read them (hopper.h).
- *
- * A place has two barriers: full (its bytes are there) and empty (each of the eight warps
- * has waited for the products that read it).
+/* Pipeline of stages in shared memory (struct kg_cuda_places; a place is one stage). One
+ * producer thread fills stages by TMA; two groups of four consumer warps read them by
+ * wgmma (hopper.h). A stage has two barriers:
+ *     full    the bytes of its boxes have arrived
+ *     empty   each of the eight consumer warps has waited for its products of the stage
  */
 #ifndef KG_TENSOR_CUDA_PIPELINE_INTERNAL_H
 #define KG_TENSOR_CUDA_PIPELINE_INTERNAL_H
@@ -11,21 +11,21 @@
 #include "tensor/cuda/hopper.h"
 
 enum {
-    KG_LINE = 2 * KG_BOX,           /* bytes of a row of a box */
-    KG_EIGHT_LINES = 8 * KG_LINE,   /* one pattern of banks */
-    KG_BOX_BYTES = KG_BOX * KG_LINE /* of 64 rows */
+    KG_LINE = 2 * KG_BOX,           /* bytes of one row of a box */
+    KG_EIGHT_LINES = 8 * KG_LINE,   /* one 128-byte swizzle atom */
+    KG_BOX_BYTES = KG_BOX * KG_LINE /* a box of 64 rows */
 };
-/* Threads: four warps bring, by one thread, eight compute. */
+/* Four producer warps, of which one thread works, and eight consumer warps. */
 enum { KG_PIPELINE_WARPS = 8, KG_PIPELINE_THREADS = 3 * KG_FOUR_WARPS };
-/* Registers of a thread, after launch with 168. */
+/* Registers per producer and consumer thread; at launch every thread has 168. */
 enum { KG_BRINGER_REGISTERS = 40, KG_COMPUTER_REGISTERS = 232 };
 
 struct kg_cuda_places {
-    char *at;                        /* of the first */
+    char *at;                        /* first stage */
     struct kg_barrier *full, *empty; /* (stages) */
 };
-/* Bytes to ask for, and the places there: after `more` bytes of the kernel's own, a
- * multiple of KG_BOX_ALIGN. */
+/* kg_cuda_pipeline_asks: dynamic shared memory to request, in bytes. kg_cuda_places: the
+ * stages there, after `more` bytes for the kernel, a multiple of KG_BOX_ALIGN. */
 static __host__ __device__ constexpr int kg_cuda_pipeline_asks(int stages, int bytes,
                                                                int more)
 {
@@ -41,7 +41,7 @@ static __device__ inline struct kg_cuda_places kg_cuda_places(char *asked, int s
 
     return {at, b, b + stages};
 }
-/* By one thread, before kg_barriers_end. */
+/* One thread calls this, before kg_barriers_end. */
 static __device__ inline void kg_cuda_places_init(const struct kg_cuda_places &p,
                                                   int stages)
 {
@@ -51,9 +51,9 @@ static __device__ inline void kg_cuda_places_init(const struct kg_cuda_places &p
     }
 }
 
-/* Where a thread is: the place, and how often all of them were gone through. A barrier
- * that does not end within some seconds is left, and then no other is waited for: a
- * kernel that is wrong about a device ends, and gives NaN. */
+/* A thread's stage and the parity of its phase. If a phase does not end within KG_TRIES
+ * polls, tries becomes 0 and later waits poll once: instead of hanging, a kernel that
+ * does not fit its device ends and writes NaN. */
 enum { KG_TRIES = 1 << 20 };
 struct kg_cuda_turn {
     int place, parity, tries;
@@ -72,15 +72,15 @@ template <int STAGES> static __device__ inline void kg_cuda_go_on(struct kg_cuda
     }
 }
 
-/* By a warp that has waited for its products of a place. */
+/* A warp calls this after it has waited for its products of the stage. */
 static __device__ inline void kg_cuda_leave(const struct kg_cuda_places &p, int place)
 {
     if (threadIdx.x % KG_WARP == 0)
         kg_barrier_arrive(&p.empty[place]);
 }
 
-/* Sixteen factors k of vectors from a multiple of 64 on, of boxes of 64 rows: of their
- * columns, or of rows, whose k is below 4. */
+/* The k-th sixteen factors of the vectors in `side`, consecutive boxes of 64 rows.
+ * COLUMNS: vectors are columns of the boxes. Otherwise they are rows, and k < 4. */
 template <bool COLUMNS>
 static __device__ inline struct kg_factors_at kg_cuda_factors_of(const char *side, int k)
 {

@@ -1,8 +1,8 @@
-/* Online softmax of sixteen query rows by a warp, with the matrix instruction: what a
- * block of keys adds to the sums of a part (attention_internal.h). Forwards that divide
- * rows and keys otherwise share it, so they have the same bits.
+/* Online softmax of sixteen query rows by one warp, with kg_mma: adds one block of keys
+ * to the sums of a part (attention_internal.h). All forward kernels on kg_mma use these
+ * functions, so they give the same bits although they divide rows and keys differently.
  *
- * A thread has, with g = lane / 4, rows g (h = 0) and g + 8 (h = 1).
+ * With g = lane / 4, a thread holds row g (h = 0) and row g + 8 (h = 1).
  */
 #ifndef KG_TENSOR_SOFTMAX_INTERNAL_H
 #define KG_TENSOR_SOFTMAX_INTERNAL_H
@@ -27,7 +27,7 @@ template <int HD> static __device__ void kg_cuda_clear(struct kg_cuda_sums<HD> *
     w->l[0] = w->l[1] = 0.0f;
 }
 
-/* to += from, which begins again */
+/* Merges `from` into `to`, then clears `from`. */
 template <int HD>
 static __device__ void kg_cuda_merge_sums(struct kg_cuda_sums<HD> *to,
                                           struct kg_cuda_sums<HD> *from)
@@ -48,7 +48,7 @@ static __device__ void kg_cuda_merge_sums(struct kg_cuda_sums<HD> *to,
 }
 
 /* ---- a block of keys ---- */
-/* s[n][2 h + i] <- q . k of key first + 8 n + 2 (lane % 4) + i, sixteen keys */
+/* s[n][2 h + i] <- q . k of key first + 8 n + 2 (lane % 4) + i; 16 keys from `first` */
 template <int HD>
 static __device__ void kg_cuda_score(float s[2][4], const uint32_t q[HD / 16][4],
                                      const struct kg_cuda_eight (*k)[HD / 8 + 1],
@@ -67,7 +67,7 @@ static __device__ void kg_cuda_score(float s[2][4], const uint32_t q[HD / 16][4]
     }
 }
 
-/* The keys of a block that a row sees. */
+/* A row sees keys [from, end) of a block. */
 struct kg_cuda_seen_keys {
     int from;
     int end;
@@ -79,8 +79,8 @@ static __device__ bool kg_cuda_sees(struct kg_cuda_seen_keys k, int key)
     return (PLAIN || key >= k.from) && key < k.end;
 }
 
-/* The maximum of x over the keys that row h sees; the scores of others become -infinity.
- * MASKED: there may be others. */
+/* The maximum score of row h over the keys it sees; other scores become -infinity.
+ * PLAIN: no window and no softcap. MASKED: the row may not see all keys of the block. */
 template <bool PLAIN, bool MASKED>
 static __device__ float kg_cuda_largest(float s[8][4], int h, struct kg_cuda_scores by,
                                         struct kg_cuda_seen_keys k)
@@ -104,14 +104,14 @@ static __device__ float kg_cuda_largest(float s[8][4], int h, struct kg_cuda_sco
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
 }
 
-/* Scores of row h become p = 2^(x - m); m and l move to the new maximum, zeros where it
- * has seen nothing yet.   returns the factor of acc */
+/* Replaces the scores of row h by p = 2^(x - m), with *m raised to the new maximum and *l
+ * updated. While the row has seen no key, p is 0.   returns the factor for acc */
 template <bool PLAIN, bool MASKED>
 static __device__ float kg_cuda_weigh(float s[8][4], float *m, float *l, int h,
                                       struct kg_cuda_scores by,
                                       struct kg_cuda_seen_keys k)
 {
-    const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x of a score */
+    const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x = score factor */
     const float top = fmaxf(*m, factor * kg_cuda_largest<PLAIN, MASKED>(s, h, by, k));
     const float shift = PLAIN || k.end > k.from ? top : 0.0f;
     const float alpha = kg_exp2(*m - shift);
@@ -134,7 +134,7 @@ static __device__ float kg_cuda_weigh(float s[8][4], float *m, float *l, int h,
     return alpha;
 }
 
-/* acc of row h moves to the new maximum, */
+/* Multiplies acc of row h by alpha, for a new maximum. */
 template <int HD>
 static __device__ void kg_cuda_fade(float acc[HD / 8][4], int h, float alpha)
 {
@@ -142,10 +142,10 @@ static __device__ void kg_cuda_fade(float acc[HD / 8][4], int h, float alpha)
     for (int c = 0; c < HD / 8; c++)
 #pragma unroll
         for (int i = 2 * h; i < 2 * h + 2; i++)
-            acc[c][i] = kg_fma(acc[c][i], alpha, 0.0f); /* never -0: see add_values */
+            acc[c][i] = kg_fma(acc[c][i], alpha, 0.0f); /* no -0: kg_cuda_add_values */
 }
 
-/* and both with p in pairs of bf16: p[n][h] of keys 8 n + 2 (lane % 4) and the next. */
+/* kg_cuda_weigh and kg_cuda_fade. p[n][h] <- bf16 pair of keys 8 n + 2 (lane % 4), + 1 */
 template <int HD, bool PLAIN, bool MASKED>
 static __device__ void
 kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int h,
@@ -159,8 +159,8 @@ kg_cuda_soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w, int 
     kg_cuda_fade<HD>(w->acc, h, alpha);
 }
 
-/* acc += p v of sixteen keys from the first on. Keys that a row does not see are 0 times
- * a number: a zero of either sign, which changes no acc but -0. */
+/* acc += p v for sixteen keys from `first`. A key that a row does not see adds 0 v, a
+ * zero of either sign; it would change only an acc of -0, which kg_cuda_fade prevents. */
 template <int HD>
 static __device__ void
 kg_cuda_add_values(struct kg_cuda_sums<HD> *w, const uint32_t p[2][2],
@@ -178,9 +178,9 @@ kg_cuda_add_values(struct kg_cuda_sums<HD> *w, const uint32_t p[2][2],
     }
 }
 
-/* ---- values that are no numbers ---- */
-/* Whether a window leaves out a part of the block for some row at the tile's positions:
- * then all hide what is no number, whichever of them are there. */
+/* ---- infinite and NaN values ---- */
+/* Whether the window of the last position of block t.last excludes keys of `block`. Then
+ * kernels call kg_cuda_hide on `block`, even if the sequence ends before the position. */
 static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
                                               const struct kg_cuda_tile &t, int block)
 {
@@ -189,10 +189,10 @@ static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
     return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
 }
 
-/* Two elements of a key whose scores shall be NaN. */
+/* Two NaNs in bf16. Written to a key, they make its scores NaN. */
 enum { KG_ATTN_NO_NUMBER = 0x7fff7fff };
 
-/* Those of a row become 0.   returns whether there were none */
+/* Zeroes pairs that hold an infinity or NaN.   returns whether all were finite */
 static __device__ inline bool kg_cuda_hide(struct kg_cuda_eight *row, int eights)
 {
     bool numbers = true;

@@ -1,5 +1,4 @@
-/* Trials on the device: whether two kernels give the same bits, on operands that are
- * drawn. */
+/* Trials on the device: whether two kernels give equal bits for pseudorandom operands. */
 #ifndef KG_TENSOR_CUDA_TRIAL_INTERNAL_H
 #define KG_TENSOR_CUDA_TRIAL_INTERNAL_H
 
@@ -8,20 +7,19 @@
 struct kg_mat kg_cuda_trial_take(struct kg_cuda_piece *p, enum kg_dtype dtype,
                                  int64_t rows, int64_t cols);
 
-/* m <- vectors (rows, or with `down` columns) of bf16 factors from 2^-8 to 1, either
- * sign; those of the second half are those of the first once more, of odd vectors with
- * the other sign (cancels), so that their sums are mostly what roundings left. seed below
- * 16 */
+/* m <- pseudorandom bf16 factors of either sign from 2^-8 to 1. The second half of each
+ * vector (a row, or a column if `down`) repeats the first half. If `cancels`, odd vectors
+ * repeat it negated, so a sum with an even vector is mostly rounding error. seed < 16 */
 void kg_cuda_trial_fill(struct kg_mat m, bool down, bool cancels, uint32_t seed);
 
-/* Elements whose bits differ, and by how much at most, or infinity. */
+/* n: elements whose bits differ. apart: largest absolute difference; infinity for NaN */
 struct kg_cuda_others {
     int n;
     float apart;
 };
 enum { KG_TRIAL_BLOCKS = 128 };
-/* Adds those of two fp32 matrices to *sum. room (KG_TRIAL_BLOCKS) on the device
- * errors: EDEVICE */
+/* Adds the differences of two fp32 matrices to *sum. room: KG_TRIAL_BLOCKS elements of
+ * device memory.   errors: EDEVICE */
 kg_status kg_cuda_trial_compare(struct kg_cuda_others *sum, struct kg_mat x,
                                 struct kg_mat y, struct kg_cuda_others *room,
                                 struct kg_err *err);

@@ -1,5 +1,5 @@
-/* Elements of c as the matrix instruction assigns them to a thread: two neighbours of a
- * row, moved as one if both are aligned together. */
+/* Loads and stores of the elements of c that kg_mma assigns to a thread: two neighbours
+ * in a row, moved by one instruction if they are aligned. */
 #ifndef KG_TENSOR_CUDA_TWOS_INTERNAL_H
 #define KG_TENSOR_CUDA_TWOS_INTERNAL_H
 
@@ -9,7 +9,7 @@ struct alignas(8) kg_cuda_two {
     float x, y;
 };
 
-/* Whether two elements of c, from an even column on, move as one. */
+/* Whether one instruction can move two elements of c that begin at an even column. */
 static __device__ inline bool kg_cuda_in_twos(const struct kg_mat &c)
 {
     return c.stride % 2 == 0 &&
