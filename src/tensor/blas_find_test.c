@@ -78,11 +78,10 @@ static void finds(const char *path)
     struct kg_str said = {0};
     char want[300];
 
-    snprintf(want, sizeof want, " of %s", path);
+    snprintf(want, sizeof want, " of %s; ", path);
     search(&said);
-    if (said.len < strlen(want) ||
-        strcmp(kg_str_text(&said) + said.len - strlen(want), want) != 0)
-        fail_msg("expected \"%s\" at the end of \"%s\"", want, kg_str_text(&said));
+    if (!strstr(kg_str_text(&said), want))
+        fail_msg("expected \"%s\" in \"%s\"", want, kg_str_text(&said));
     kg_str_release(&said);
 }
 

@@ -410,7 +410,7 @@ static void folders_that_are_none_are_refused(void **state)
     refuses((struct kg_encoder_opts){.max_tokens = 25}, KG_EINVAL,
             "max_tokens: expected at most the encoder's 24 positions, found 25");
     refuses((struct kg_encoder_opts){.max_tokens = 2}, KG_EINVAL,
-            "max_tokens: expected more than its 2 special tokens, found 2");
+            "max_tokens: expected more than the tokenizer's 2 special tokens, found 2");
 }
 
 /* RoBERTa's: from behind that of padding, so there are fewer for a text. */
