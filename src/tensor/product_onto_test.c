@@ -6,6 +6,7 @@
 #include "emu/emu.h"
 #include "tensor/matrix_testing.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
 static struct kg_err err;
@@ -84,6 +85,42 @@ static void by_each_maker_too(void **state)
     }
 }
 
+/* In the library that is open; NULL where there is none. */
+static void reach(void *function, const char *name)
+{
+    void *library = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
+    void *at = library ? dlsym(library, name) : NULL;
+
+    assert_non_null(at);
+    memcpy(function, &at, sizeof at);
+    dlclose(library); /* the backend has it open, too */
+}
+
+/* cuBLASLt may have the plan of a shape only for sums in the result. */
+static void sums_that_a_plan_does_not_take_are_copied(void **state)
+{
+    static const char *const makers[] = {"cublas", "unpinned"};
+    static const int64_t few[] = {7, 40, 24}, many[] = {70, 136, 24};
+    int (*in_place)(int only);
+    void (*add)(int64_t factors);
+
+    (void)state;
+    make_good_blas("lib");
+    setenv("KEDGE_TEST_LIBRARIES", in_dir("lib"), 1);
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        setenv("KEDGE_TEST_PRODUCTS", makers[i], 1);
+        (void)backend();
+        reach(&in_place, "kg_fake_in_place");
+        reach(&add, "kg_fake_add");
+        add(8); /* kedge's own kernel has other bits */
+        (void)in_place(1);
+        check(KG_BF16, few);
+        assert_true(in_place(1) > 0);
+        check(KG_BF16, many);
+        assert_true(in_place(0) > 0);
+    }
+}
+
 static void sums_of_another_shape_are_refused(void **state)
 {
     struct kg_mat a = matrix(KG_F32, 3, 4), b = matrix(KG_F32, 5, 4);
@@ -113,7 +150,9 @@ int main(void)
         cmocka_unit_test(sums_of_another_shape_are_refused),
     };
     const struct CMUnitTest of_makers[] = {
-        cmocka_unit_test_setup_teardown(by_each_maker_too, make_dir, close_library)};
+        cmocka_unit_test_setup_teardown(by_each_maker_too, make_dir, close_library),
+        cmocka_unit_test_setup_teardown(sums_that_a_plan_does_not_take_are_copied,
+                                        make_dir, close_library)};
     int failed = RUN_FAR_TOO(tests, NULL, NULL);
 
     failed += RUN_EMULATED(tests, NULL, NULL);

@@ -115,6 +115,8 @@ static enum kg_fake_mode mode;
 static struct kg_fake_last last;
 static double now;
 static int64_t block = 16;
+static bool in_place_only;
+static int refused_apart;
 
 EXPORTED void kg_fake_set(enum kg_fake_mode m)
 {
@@ -122,6 +124,14 @@ EXPORTED void kg_fake_set(enum kg_fake_mode m)
     memset(&last, 0, sizeof last);
 }
 EXPORTED void kg_fake_add(int64_t factors) { block = factors; }
+EXPORTED int kg_fake_in_place(int only)
+{
+    const int refused = refused_apart;
+
+    in_place_only = only;
+    refused_apart = 0;
+    return refused;
+}
 EXPORTED struct kg_fake_last kg_fake_last(void) { return last; }
 EXPORTED double kg_fake_seconds(void) { return now; }
 
@@ -369,6 +379,10 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
         return KG_LT_INVALID_VALUE;
     if (!makes(p, to->cols, k))
         return KG_LT_NOT_SUPPORTED;
+    if (in_place_only && c != d) {
+        refused_apart++;
+        return KG_LT_NOT_SUPPORTED;
+    }
     if (plans[p].workspace > 0)
         memset(workspace, 0xff, plans[p].workspace);
     for (int64_t m = 0; m < to->cols; m++)

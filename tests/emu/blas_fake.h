@@ -58,6 +58,9 @@ void kg_fake_set(enum kg_fake_mode mode);
 /* Sets how many factors STEADY adds at once. The default, 16, gives the bits of kedge's
  * emulated own kernel. */
 void kg_fake_add(int64_t factors);
+/* Whether all plans refuse sums that stand apart from the result. Returns how many
+ * products were refused for this since the last call. */
+int kg_fake_in_place(int only);
 struct kg_fake_last kg_fake_last(void);
 double kg_fake_seconds(void); /* simulated time of all products */
 int kg_fake_things(void);     /* live handles and descriptions */

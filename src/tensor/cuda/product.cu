@@ -242,22 +242,32 @@ kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return kg_dev_done("matmul", err);
 }
 
-/* Exact products, and sums that lie otherwise than c, go through a copy. */
+static kg_status add_to_copy(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                             struct kg_mat b, struct kg_err *err)
+{
+    KG_TRY(kg_cuda_cast(c, old, err));
+    return kg_cuda_matmul(c, a, b, KG_MATMUL_NT, true, err);
+}
+
+/* Exact products, and sums that lie otherwise than c, go through a copy. So do those of
+ * plans of cuBLASLt that take no sums apart from c: plans are tried with sums in c. */
 kg_status kg_cuda_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
                               struct kg_mat b, struct kg_err *err)
 {
+    const float *const sums = (const float *)old.data;
     const bool apart = used != KG_CUDA_EXACT && a.dtype == KG_BF16 &&
-                       old.stride == c.stride && (uintptr_t)old.data % 16 == 0;
+                       old.stride == c.stride && (uintptr_t)sums % 16 == 0;
+    kg_status status = KG_OK;
 
-    if (!apart)
-        KG_TRY(kg_cuda_cast(c, old, err));
     if (!apart || c.rows == 0 || c.cols == 0)
-        return kg_cuda_matmul(c, a, b, KG_MATMUL_NT, true, err);
+        return add_to_copy(c, old, a, b, err);
     if (used == KG_CUDA_CUBLAS)
-        KG_TRY(kg_cuda_product_blas(c, a, b, KG_MATMUL_NT, (const float *)old.data, err));
+        status = kg_cuda_product_blas(c, a, b, KG_MATMUL_NT, sums, err);
     else
-        kg_cuda_product_own(c, a, b, KG_MATMUL_NT, (const float *)old.data);
-    return kg_dev_done("matmul_onto", err);
+        kg_cuda_product_own(c, a, b, KG_MATMUL_NT, sums);
+    if (status == KG_EUNSUPPORTED)
+        return add_to_copy(c, old, a, b, err);
+    return status == KG_OK ? kg_dev_done("matmul_onto", err) : status;
 }
 
 /* Never by cuBLASLt: which of its plans has the bits wanted depends on the number of
