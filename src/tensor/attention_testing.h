@@ -101,10 +101,10 @@ static inline struct kg_vec lse_of(const struct answer *y, const struct kg_attn 
 static inline void attend_on(const struct kg_backend *be, struct answer *out,
                              const struct kg_attn *a)
 {
-    struct kg_err err;
-    kg_status status = kg_op_attention(be, out->o, lse_of(out, a), a, &err);
+    struct kg_err why;
+    kg_status status = kg_op_attention(be, out->o, lse_of(out, a), a, &why);
     if (status != KG_OK)
-        fail_msg("%s", err.message);
+        fail_msg("%s", why.message);
 }
 static inline void attend(struct answer *out, const struct kg_attn *a)
 {

@@ -1,9 +1,29 @@
 /* Own products and attention on a device where wgmma and mma.sync add in different ways:
  * wgmma is not used, and the backend says so. This is a process of its own, because a
- * process tries a device once. */
+ * process tries a device once: first without memory for the trial. */
+#define _GNU_SOURCE
+#include "base/folder_testing.h"
+#include "base/mem.h"
+#include "emu/blas_testing.h"
 #include "tensor/attention_testing.h"
 
-static struct kg_err err;
+#include <dlfcn.h>
+
+static void a_trial_that_fails_opens_no_library(void **state)
+{
+    const struct kg_backend *be;
+
+    (void)state;
+    make_good_blas("lib");
+    setenv("KEDGE_TEST_LIBRARIES", in_dir("lib"), 1);
+    setenv("KEDGE_TEST_PRODUCTS", "cublas", 1);
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_emu_open(&be, &err), KG_ENOMEM);
+    kg_mem_fail_at(0);
+    setenv("KEDGE_TEST_PRODUCTS", "own", 1);
+    assert_non_null(strstr(err.message, "trial of attention"));
+    assert_null(dlopen(in_dir("lib/" BLAS_FILE), RTLD_LAZY | RTLD_NOLOAD));
+}
 
 static void an_instruction_with_other_bits_is_not_used(void **state)
 {
@@ -48,11 +68,53 @@ static void nor_is_it_for_attention(void **state)
     problem_release(&p);
 }
 
+struct zeros {
+    const struct kg_backend *be;
+    void *to;
+};
+static kg_status zero(void *arg, struct kg_err *why)
+{
+    const struct zeros *z = (const struct zeros *)arg;
+
+    return kg_buf_zero(z->be, z->to, 64, why);
+}
+
+/* How many of two calls are records. */
+static int recorded(void *to)
+{
+    struct zeros z = {backend(), to};
+    const uint64_t before = kg_buf_traffic(z.be).replays;
+
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(kg_op_replay(z.be, 7, zero, &z, &err), KG_OK);
+    return (int)(kg_buf_traffic(z.be).replays - before);
+}
+
+static void what_is_left_out_is_in_no_record(void **state)
+{
+    static const char *const without[] = {"attention", "wgmma", "none"};
+    void *to = buffer_of(64, 1);
+
+    (void)state;
+    assert_int_equal(recorded(to), 1);
+    assert_int_equal(recorded(to), 2);
+    for (int i = 0; i < 3; i++) {
+        setenv("KEDGE_TEST_WITHOUT", without[i], 1);
+        assert_int_equal(recorded(to), 1);
+        assert_int_equal(recorded(to), 2);
+    }
+    unsetenv("KEDGE_TEST_WITHOUT");
+    buffer_free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_trial_that_fails_opens_no_library, make_dir,
+                                        remove_dir),
         cmocka_unit_test(an_instruction_with_other_bits_is_not_used),
-        cmocka_unit_test(nor_is_it_for_attention)};
+        cmocka_unit_test(nor_is_it_for_attention),
+        cmocka_unit_test(what_is_left_out_is_in_no_record)};
 
     if (!use_backend("emu"))
         return 0;

@@ -79,15 +79,16 @@ static kg_status try_width(char *memory, int hd, struct kg_err *err)
     return kg_cuda_trial_compare(of, t.lse[0], t.lse[1], t.room, err);
 }
 
-kg_status kg_cuda_attention_try(bool mma_only, struct kg_err *err)
+void kg_cuda_attention_leave_out(bool yes) { found.left_out = yes; }
+
+kg_status kg_cuda_attention_try(struct kg_err *err)
 {
     kg_status status = KG_OK;
     struct trial t;
     uint64_t bytes;
     char *memory;
 
-    found.left_out = mma_only;
-    if (mma_only || found.done || kg_dev_hoppers() == 0)
+    if (found.done || kg_dev_hoppers() == 0)
         return KG_OK;
     place(&t, NULL, &bytes, 128);
     memory = (char *)kg_dev_alloc(bytes, "trial of attention", err);

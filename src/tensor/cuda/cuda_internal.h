@@ -336,8 +336,9 @@ enum kg_cuda_products kg_cuda_used(void);
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
 /* kg_cuda_product_mma by wgmma (hopper.h). width: index of a tile width, below
- * KG_WGMMA_WIDTHS; -1: chosen by shape.   returns false, with nothing launched: no wgmma
- * on the device, kg_cuda_wgmma_leave_out(true), or rows not aligned to 16 bytes */
+ * KG_WGMMA_WIDTHS, for trials; -1: chosen by shape.   returns false, with nothing
+ * launched: no wgmma on the device, rows not aligned to 16 bytes, or for width -1 after
+ * kg_cuda_wgmma_leave_out(true) */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, const float *old, int width);
@@ -347,13 +348,15 @@ void kg_cuda_wgmma_leave_out(bool yes);
 void kg_cuda_product_own(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
 /* Compares products by wgmma and mma on this device, once per process. Must not be called
- * while a graph is captured. mma_only: never use wgmma
- * errors: ENOMEM, EDEVICE */
-kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err);
+ * while a graph is captured.   errors: ENOMEM, EDEVICE */
+kg_status kg_cuda_own_try(struct kg_err *err);
+/* Whether kg_cuda_product_own uses mma alone. */
+void kg_cuda_own_leave_out(bool yes);
 /* text <- the result of kg_cuda_own_try; "" if there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
 /* As above for attention: compares attention_mma.cu and attention_wgmma.cu. */
-kg_status kg_cuda_attention_try(bool mma_only, struct kg_err *err);
+kg_status kg_cuda_attention_try(struct kg_err *err);
+void kg_cuda_attention_leave_out(bool yes);
 void kg_cuda_attention_describe(char *text, size_t bytes);
 /* kg_cuda_product_mma for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,

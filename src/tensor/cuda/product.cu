@@ -192,25 +192,49 @@ static void exact(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
 
 /* ---- who makes them ---- */
 static enum kg_cuda_products used;
+static bool by_mma, attention_by_mma; /* alone */
 
+static bool changes(const struct kg_cuda_opts *opts)
+{
+    return opts->products != used || opts->mma_only != by_mma ||
+           opts->attention_mma_only != attention_by_mma ||
+           (used == KG_CUDA_CUBLAS && opts->unpinned != kg_cuda_is_unpinned());
+}
+
+static kg_status try_kernels(const struct kg_cuda_opts *opts, struct kg_err *err)
+{
+    if (!opts->attention_mma_only)
+        KG_TRY(kg_cuda_attention_try(err));
+    return opts->products == KG_CUDA_OWN && !opts->mma_only ? kg_cuda_own_try(err)
+                                                            : KG_OK;
+}
+
+static void take(const struct kg_cuda_opts *opts)
+{
+    used = opts->products;
+    by_mma = opts->mma_only;
+    attention_by_mma = opts->attention_mma_only;
+    kg_cuda_wgmma_leave_out(by_mma);
+    kg_cuda_own_leave_out(by_mma);
+    kg_cuda_attention_leave_out(attention_by_mma);
+}
+
+/* What can fail is first. */
 kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 {
     const bool before = used == KG_CUDA_CUBLAS, cublas = opts->products == KG_CUDA_CUBLAS;
     kg_status status = KG_OK;
 
-    if (opts->products != used || (cublas && opts->unpinned != kg_cuda_is_unpinned()))
-        kg_cuda_forget(); /* a record has the products of before */
+    KG_TRY(try_kernels(opts, err));
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
-    kg_cuda_wgmma_leave_out(opts->mma_only);
-    KG_TRY(kg_cuda_attention_try(opts->attention_mma_only, err));
-    if (opts->products == KG_CUDA_OWN)
-        KG_TRY(kg_cuda_own_try(opts->mma_only, err));
+    if (changes(opts))
+        kg_cuda_forget(); /* a record has the kernels of before */
     if (cublas && opts->unpinned != kg_cuda_is_unpinned())
         status = opts->unpinned ? kg_cuda_unpinned_begin(err)
                                 : kg_cuda_unpinned_leave(err);
     if (status == KG_OK)
-        used = opts->products;
+        take(opts);
     else if (before)
         return status;
     if (used != KG_CUDA_CUBLAS && (before || cublas))

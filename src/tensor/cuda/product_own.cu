@@ -73,10 +73,11 @@ static kg_status try_kind(char *memory, enum kg_matmul_kind kind, struct kg_err 
     return KG_OK;
 }
 
-kg_status kg_cuda_own_try(bool mma_only, struct kg_err *err)
+void kg_cuda_own_leave_out(bool yes) { found.left_out = yes; }
+
+kg_status kg_cuda_own_try(struct kg_err *err)
 {
-    found.left_out = mma_only;
-    if (mma_only || found.done || kg_dev_hoppers() == 0)
+    if (found.done || kg_dev_hoppers() == 0)
         return KG_OK;
     struct trial t;
     uint64_t bytes; /* the same of each kind */

@@ -336,7 +336,7 @@ bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 {
     const int64_t k = kind == KG_MATMUL_TN ? a.rows : a.cols;
 
-    if (left_out || kg_dev_hoppers() == 0 || k == 0)
+    if ((left_out && width < 0) || kg_dev_hoppers() == 0 || k == 0)
         return false;
     return (width < 0 ? choose(choices[kind], c) : &choices[kind][width])
         ->launch(c, old, a, b);
