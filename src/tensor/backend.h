@@ -486,7 +486,7 @@ struct kg_backend {
     kg_status (*reserve)(uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
-    /* see kg_op_matmul_onto; NULL: old is copied to c first */
+    /* see kg_op_matmul_onto, old apart from c; NULL: old is copied to c first */
     kg_status (*matmul_onto)(struct kg_mat c, struct kg_mat old, struct kg_mat a,
                              struct kg_mat b, struct kg_err *err);
     /* see kg_op_matmul_two; NULL: done by three operations */
@@ -701,7 +701,7 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
 /* c = old + a b^T with the bits of a copy of old to c, to which the product is added; c
- * and old fp32, apart.   errors: as kg_op_matmul */
+ * and old fp32, one memory or apart.   errors: as kg_op_matmul, EINVAL (they overlap) */
 kg_status kg_op_matmul_onto(const struct kg_backend *be, struct kg_mat c,
                             struct kg_mat old, struct kg_mat a, struct kg_mat b,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -345,8 +345,13 @@ kg_status kg_op_matmul_onto(const struct kg_backend *be, struct kg_mat c,
                             struct kg_err *err)
 {
     const char *op = "matmul_onto";
+    const bool one = c.data == old.data && c.stride == old.stride;
+    const int64_t step = (uintptr_t)c.data < (uintptr_t)old.data ? c.stride : old.stride;
     KG_TRY(check(op, "old", old, c.rows, c.cols, F32, err));
     KG_TRY(check_product(be, op, c, a, b, KG_MATMUL_NT, true, err));
+    if (one)
+        return kg_op_matmul(be, c, a, b, KG_MATMUL_NT, true, err);
+    KG_TRY(check_apart(op, c.data, old.data, (uint64_t)(c.rows * step) * 4, err));
     if (be->matmul_onto)
         return be->matmul_onto(c, old, a, b, err);
     KG_TRY(kg_op_cast(be, c, old, err));

@@ -134,6 +134,40 @@ static void sums_of_another_shape_are_refused(void **state)
     buffer_free(c.data), buffer_free(old.data);
 }
 
+static void sums_overlap_nowhere_or_everywhere(void **state)
+{
+    enum { M = 3, N = 5, K = 4, ALL = 2 * M * N };
+    struct kg_mat a = random_matrix(KG_F32, M, K, 1.0);
+    struct kg_mat b = random_matrix(KG_F32, N, K, 1.0);
+    struct kg_mat all = random_matrix(KG_F32, ALL / N, N, 1.0);
+    struct kg_mat want = matrix(KG_F32, M, N);
+    const struct kg_mat c = kg_mat_rows(all, 0, M);
+    struct kg_mat wide = c;
+
+    (void)state;
+    wide.stride = N + 1;
+    assert_int_equal(kg_op_matmul_onto(backend(), want, c, a, b, &err), KG_OK);
+    for (int64_t first = 1; first < M; first++)
+        for (int i = 0; i < 2; i++) {
+            const struct kg_mat other = kg_mat_rows(all, first, M);
+
+            assert_int_equal(
+                kg_op_matmul_onto(backend(), i ? other : c, i ? c : other, a, b, &err),
+                KG_EINVAL);
+            assert_string_equal(err.message,
+                                "matmul_onto: the ranges of 60 bytes overlap");
+        }
+    assert_int_equal(kg_op_matmul_onto(backend(), c, wide, a, b, &err), KG_EINVAL);
+    assert_int_equal(kg_op_matmul_onto(backend(), kg_mat_rows(all, M, M), c, a, b, &err),
+                     KG_OK);
+    assert_memory_equal(kg_mat_rows(all, M, M).data, want.data, M * N * sizeof(float));
+    assert_int_equal(kg_op_matmul_onto(backend(), c, c, a, b, &err), KG_OK);
+    assert_memory_equal(c.data, want.data, M * N * sizeof(float));
+    void *const owned[] = {a.data, b.data, all.data, want.data};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        buffer_free(owned[i]);
+}
+
 /* But an operation's scratch, which stays. */
 static int close_library(void **state)
 {
@@ -148,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_may_stand_apart),
         cmocka_unit_test(sums_of_another_shape_are_refused),
+        cmocka_unit_test(sums_overlap_nowhere_or_everywhere),
     };
     const struct CMUnitTest of_makers[] = {
         cmocka_unit_test_setup_teardown(by_each_maker_too, make_dir, close_library),
