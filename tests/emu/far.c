@@ -178,6 +178,12 @@ static kg_status far_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *e
 {
     LENDING(cast(dst, src, err), dst.data, src.data);
 }
+static kg_status far_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
+                                 struct kg_mat b, struct kg_err *err)
+{
+    KG_TRY(far_cast(c, old, err)); /* the CPU has no such slot */
+    return far_matmul(c, a, b, KG_MATMUL_NT, true, err);
+}
 static kg_status far_scatter_rows(struct kg_mat pool, struct kg_ivec rows,
                                   struct kg_mat src, struct kg_err *err)
 {
@@ -317,6 +323,7 @@ static struct kg_backend table = {
     .zero = far_zero,
     .swap = far_swap,
     .matmul = far_matmul,
+    .matmul_onto = far_matmul_onto,
     .matmul_two = far_matmul_two,
     .embed = far_embed,
     .embed_bwd = far_embed_bwd,
