@@ -13,7 +13,7 @@
 
 /* Increase this number whenever a struct shared by kedge and the library, or the contract
  * of an operation, changes here or in tensor/backend.h. */
-enum { KG_CUDA_INTERFACE = 22 };
+enum { KG_CUDA_INTERFACE = 23 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {
