@@ -63,10 +63,14 @@ static void sums_may_stand_apart(void **state)
     static const int64_t dims[][3] = {/* M, N, K */
                                       {1, 72, 104},   {7, 136, 1032}, {5, 33, 50},
                                       {70, 264, 200}, {17, 8, 40},    {150, 144, 72}};
+    static const int64_t real[][3] = {{2048, 896, 896}, {4100, 896, 4864}};
+
     (void)state;
     for (int i = 0; i < 6; i++)
         for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
             check(t, dims[i]);
+    for (int i = 0; on_device() && i < 2; i++)
+        check(KG_BF16, real[i]);
 }
 
 /* On emulated kernels; cuBLASLt is a stand-in. */
