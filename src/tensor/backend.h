@@ -379,7 +379,7 @@ struct kg_groups {
 /* Weights that an update also stores rounded to bf16, as kg_op_cast rounds them:
  * to[i] = w of element first + i, counted as kg_adamw.first is. */
 struct kg_rounded {
-    int64_t first;
+    int64_t first; /* a multiple of KG_DRAW_LANES */
     int64_t n;
     uint16_t *to; /* (n) */
 };

@@ -632,12 +632,16 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 
 /* ---- attention ---- */
 
-/* Where the keys of sequence i stand: every row that its last query sees lies in k. */
+/* Keys of sequence i: no more than most_keys, and every row that its last query sees lies in k. */
 static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
                             struct kg_err *err)
 {
     const struct kg_attn_seq *s = &a->seqs[i];
     int64_t keys = (int64_t)s->pos + s->n_rows;
+    if (a->most_keys > 0 && keys > a->most_keys)
+        return kg_fail(err, KG_ESHAPE,
+                       "%s: sequence %d has %lld keys, expected at most %d (most_keys)",
+                       op, (int)i, (long long)keys, (int)a->most_keys);
     if (!a->blocks.data) {
         if (s->keys >= 0 && s->keys + keys <= a->k.rows)
             return KG_OK;
@@ -899,6 +903,11 @@ static kg_status check_update(const char *op, const struct kg_adamw *a, int64_t 
                        (long long)a->first, KG_DRAW_LANES);
     for (int32_t i = 0; i < a->n_rounded; i++) {
         const struct kg_rounded *r = &a->rounded[i];
+        if (r->first % KG_DRAW_LANES != 0)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: run %d of rounded weights begins at %lld, expected a "
+                           "multiple of %d",
+                           op, i, (long long)r->first, KG_DRAW_LANES);
         if (r->first < from || r->n < 1 || r->n > a->first + n - r->first)
             return kg_fail(err, KG_EINVAL,
                            "%s: run %d of rounded weights: expected 1 or more elements "

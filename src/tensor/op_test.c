@@ -782,6 +782,22 @@ static void attention_stays_within_its_rows(void **state)
     }
 }
 
+static void attention_has_no_more_keys_than_most_keys(void **state)
+{
+    const struct kg_attn_seq seq = {5, 3, 2, 65}, no_query = {5, 0, 6, 0};
+    const struct kg_ivec none_of = {0};
+    struct kg_attn a = attn_of(&seq, none_of);
+
+    (void)state;
+    a.most_keys = 5;
+    assert_int_equal(attend(&a), KG_OK);
+    a.most_keys = 4;
+    expect(attend(&a), KG_ESHAPE,
+           "attention: sequence 0 has 5 keys, expected at most 4 (most_keys)");
+    a.seqs = &no_query;
+    assert_int_equal(attend(&a), KG_OK);
+}
+
 static void attention_has_heads_that_fit(void **state)
 {
     (void)state;
@@ -970,6 +986,7 @@ int main(void)
         cmocka_unit_test(wrong_shapes_types_and_ids_are_named_with_their_numbers),
         cmocka_unit_test(ids_that_the_host_can_read_are_checked),
         cmocka_unit_test(attention_stays_within_its_rows),
+        cmocka_unit_test(attention_has_no_more_keys_than_most_keys),
         cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(heads_have_the_bits_of_their_parts),

@@ -328,21 +328,30 @@ static void updates_store_runs_rounded(void **state)
     }
 }
 
-static void runs_beyond_the_weights_are_refused(void **state)
+static void expect_refused(struct kg_rounded run, const char *says)
 {
     float *w = array_new(PARAMETERS);
-    uint16_t to[5];
-    const struct kg_rounded run = {PARAMETERS - 4, 5, to};
     const struct kg_adamw a = {.step = 1, .rounded = &run, .n_rounded = 1};
 
-    (void)state;
     assert_int_equal(kg_op_adamw(backend(), all(w), row(w), row(w), all(w), &a, &err),
                      KG_EINVAL);
-    if (!strstr(err.message,
-                "adamw: run 0 of rounded weights: expected 1 or more elements "
-                "of 0 to 100002, found 5 from 99999 on"))
-        fail_msg("%s", err.message);
+    if (!strstr(err.message, says))
+        fail_msg("expected \"%s\", found \"%s\"", says, err.message);
     buffer_free(w);
+}
+
+static void runs_that_do_not_fit_are_refused(void **state)
+{
+    enum { FIRST = PARAMETERS / KG_DRAW_LANES * KG_DRAW_LANES };
+    uint16_t to[KG_DRAW_LANES];
+
+    (void)state;
+    expect_refused((struct kg_rounded){FIRST, PARAMETERS - FIRST + 1, to},
+                   "adamw: run 0 of rounded weights: expected 1 or more elements "
+                   "of 0 to 100002, found 4 from 100000 on");
+    expect_refused((struct kg_rounded){24, 1, to},
+                   "adamw: run 0 of rounded weights begins at 24, expected a multiple of "
+                   "16");
 }
 
 /* Without memory of the past (both betas 0) m is the gradient g and v its square, drawn
@@ -467,7 +476,7 @@ int main(void)
         cmocka_unit_test(updates_have_the_same_bits_everywhere),
         cmocka_unit_test(moments_in_bf16_are_rounded_as_defined),
         cmocka_unit_test(updates_store_runs_rounded),
-        cmocka_unit_test(runs_beyond_the_weights_are_refused),
+        cmocka_unit_test(runs_that_do_not_fit_are_refused),
         cmocka_unit_test(draws_do_not_depend_on_cuts_or_threads),
         cmocka_unit_test(the_mean_of_the_draws_is_the_value),
         cmocka_unit_test(ema_keeps_copies_and_averages),
