@@ -88,6 +88,7 @@ static inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
     kg_emu_product_left(d, N, a, {b.at, b.block, b.eight, B_COLUMNS}, line);
 }
 template <int N> static inline void kg_sums_are_there(float *) {}
+template <int N> static inline void kg_left_is_there(uint32_t *) {}
 
 template <int N> static inline void kg_registers_fewer(void) { __syncwarp(); }
 template <int N> static inline void kg_registers_more(void) { __syncwarp(); }

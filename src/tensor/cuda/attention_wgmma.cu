@@ -315,6 +315,7 @@ static __device__ void begin(struct kg_cuda_sums<HD> *part, uint32_t p[4][4],
     float s[8][4], alpha[2];
 
     clear_scores<HD>(s);
+    kg_sums_are_there<32>(s[0]);
     kg_products_begin();
     ask_scores<HD>(s, f->queries, keys);
     kg_products_wait<0>();
@@ -341,6 +342,9 @@ static __device__ void go_on(struct kg_cuda_sums<HD> *all, struct kg_cuda_sums<H
         m[h] = begins ? -INFINITY : part->m[h];
         l[h] = begins ? 0.0f : part->l[h];
     }
+    kg_sums_are_there<32>(s[0]);
+    kg_sums_are_there<HD / 2>(part->acc[0]);
+    kg_left_is_there<16>(p[0]);
     kg_products_begin();
     ask_scores<HD>(s, f->queries, keys);
     ask_values<HD>(part, p, values);
@@ -382,6 +386,8 @@ static __device__ void attend(struct kg_cuda_sums<HD> *all,
         kg_cuda_leave(places, before);
         before = now;
     }
+    kg_sums_are_there<HD / 2>(part.acc[0]);
+    kg_left_is_there<16>(p[0]);
     kg_products_begin();
     ask_values<HD>(&part, p, places.at + before * S::BYTES + S::SIDE);
     kg_products_wait<0>();

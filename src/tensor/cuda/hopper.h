@@ -169,12 +169,20 @@ template <int N> static __device__ inline void kg_products_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
-/* Call after kg_products_wait: keeps the compiler from reading the sums earlier. */
+/* Call after kg_products_wait: keeps the compiler from reading the sums earlier. Call
+ * before kg_products_begin where sums, or a left factor in registers, were written: keeps
+ * it from writing them later. */
 template <int N> static __device__ inline void kg_sums_are_there(float *d)
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i]) : : "memory");
+}
+template <int N> static __device__ inline void kg_left_is_there(uint32_t *a)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(a[i]) : : "memory");
 }
 
 #define KG_8(d, i)                                                                       \

@@ -100,6 +100,7 @@ static __device__ void multiply(float chain[T::SUMS], const struct kg_cuda_place
 {
     int before = -1; /* the place whose products may still be read */
 
+    kg_sums_are_there<T::SUMS>(chain);
     for (int step = 0; step < n; step++, kg_cuda_go_on<T::STAGES>(t)) {
         const char *a = p.at + t->place * T::BYTES + half * HALF * KG_LINE;
         const char *b = p.at + t->place * T::BYTES + T::A_BYTES;
@@ -119,6 +120,7 @@ static __device__ void multiply(float chain[T::SUMS], const struct kg_cuda_place
         before = t->place;
     }
     kg_products_wait<0>();
+    kg_sums_are_there<T::SUMS>(chain);
     if (before >= 0)
         kg_cuda_leave(p, before);
 }
