@@ -304,11 +304,14 @@ static double attention_work(const struct kg_attn *a, double *keys)
 }
 /* Of few rows (tensor/cuda/attention_rows.cu): a warp takes 256 keys at a time, four of
  * them are a block, and two blocks fit a processor. The first keys arrive after three
- * waits for memory. Keys of a warp alone: predicted from the kernel's instructions.
+ * waits for memory. Keys of a warp alone: predicted from the kernel's instructions. Where
+ * a row is split, the second launch merges parts one after another: each takes a quarter
+ * of a wait for L2, 270 clocks, and 50 clocks of instructions.
  * *launches: 2 where a row is split */
 static double rows_seconds(int *launches, const struct kg_attn *a, double bytes)
 {
     const double part = 4 * (a->head_dim > 64 ? 1.0e-6 : 0.7e-6), first = 2e-6;
+    const double merge = 0.07e-6;
     const double rows = (double)a->n_seqs * a->n_kv_heads;
     const double turns = ceil(a->most_keys / 1024.0);
     const double split = fmax(1, fmin(floor(2 * 108 / rows), turns));
@@ -320,7 +323,7 @@ static double rows_seconds(int *launches, const struct kg_attn *a, double bytes)
     return fmax(bytes / (0.8 * gpu->copies),
                 ceil(rows * split / (2 * gpu->processors)) *
                     (first + ceil(keys / 1024 / split) * part)) +
-           *launches * start;
+           (split > 1 ? ceil(keys / 256) * merge : 0) + *launches * start;
 }
 /* As attention_own.cu chooses. */
 static bool by_wgmma(const struct kg_attn *a)

@@ -258,6 +258,40 @@ static void a_row_is_split_where_it_may_have_many_keys(void **state)
     problem_release(&p);
 }
 
+/* Whatever memory there is for their sums: refused once, they are not asked for again. */
+static void a_row_is_not_split_without_memory(void **state)
+{
+    static const struct {
+        int most_keys, memory, launches;
+    } of[] = {{1 << 22, 4 << 20, 1}, {1 << 22, 1 << 30, 1}, {4160, 4 << 20, 2}};
+    static const int pos[] = {1300};
+    struct problem p = {KG_BF16,  .heads = 2,  .kv_heads = 1,
+                        .hd = 64, .n_seqs = 1, .lengths = {1301}};
+    char total[24];
+
+    (void)state;
+    if (!emulated())
+        skip();
+    problem_init(&p);
+    struct answer expected = alone(&p, pos, 1);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const int64_t before = kg_emu_lose(-1);
+        const uint64_t held = kg_pages_memory().held;
+
+        snprintf(total, sizeof total, "%llu",
+                 (unsigned long long)held + (unsigned)of[i].memory);
+        setenv("KEDGE_TEST_MEMORY", total, 1);
+        p.most_keys = of[i].most_keys;
+        struct answer out = alone(&p, pos, 1);
+        unsetenv("KEDGE_TEST_MEMORY");
+        assert_int_equal(kg_emu_lose(-1) - before, of[i].launches);
+        assert_row_equal(&p, &expected, 0, &out, 0, "a row that may be split");
+        answer_release(&out);
+    }
+    answer_release(&expected);
+    problem_release(&p);
+}
+
 /* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
 struct pages {
     struct kg_mat k;
@@ -593,6 +627,7 @@ int main(void)
         cmocka_unit_test(long_rows_have_the_bits_of_prompts),
         cmocka_unit_test(infinite_values_are_alike_in_every_row),
         cmocka_unit_test(a_row_is_split_where_it_may_have_many_keys),
+        cmocka_unit_test(a_row_is_not_split_without_memory),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(a_row_has_its_bits_in_every_batch),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
@@ -611,6 +646,7 @@ int main(void)
         cmocka_unit_test(long_rows_have_the_bits_of_prompts),
         cmocka_unit_test(infinite_values_are_alike_in_every_row),
         cmocka_unit_test(a_row_is_split_where_it_may_have_many_keys),
+        cmocka_unit_test(a_row_is_not_split_without_memory),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),

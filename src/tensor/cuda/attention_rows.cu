@@ -210,20 +210,43 @@ template <int HD> static __device__ void begin(struct merged<HD> *w)
     w->m = -INFINITY;
     w->l = 0.0f;
 }
-/* n parts, `step` apart */
+template <int HD>
+static __device__ void load(struct merged<HD> *to, const struct kept<HD> *from)
+{
+#pragma unroll
+    for (int c = 0; c < HD / LANES; c++)
+        to->acc[c] = from->acc[(int)threadIdx.x % LANES + c * LANES];
+    to->m = from->m;
+    to->l = from->l;
+}
+template <int HD>
+static __device__ void add(struct merged<HD> *w, const struct merged<HD> *part)
+{
+    const struct kg_cuda_factors f = kg_cuda_factors(w->m, part->m);
+
+#pragma unroll
+    for (int c = 0; c < HD / LANES; c++)
+        w->acc[c] = kg_cuda_merge(w->acc[c], part->acc[c], f);
+    w->l = kg_cuda_merge(w->l, part->l, f);
+    w->m = f.m;
+}
+/* n parts, `step` apart, in order; several are under way from memory at a time. */
 template <int HD>
 static __device__ void merge(struct merged<HD> *w, const struct kept<HD> *part, int step,
                              int n)
 {
-    for (int i = 0; i < n; i++, part += step) {
-        const struct kg_cuda_factors f = kg_cuda_factors(w->m, part->m);
+    enum { TOGETHER = 4 };
+
+    for (int i = 0; i < n; i += TOGETHER) {
+        struct merged<HD> next[TOGETHER];
 
 #pragma unroll
-        for (int c = 0; c < HD / LANES; c++)
-            w->acc[c] = kg_cuda_merge(w->acc[c],
-                                      part->acc[(int)threadIdx.x % LANES + c * LANES], f);
-        w->l = kg_cuda_merge(w->l, part->l, f);
-        w->m = f.m;
+        for (int j = 0; j < TOGETHER; j++)
+            load(&next[j], part + (i + j < n ? i + j : n - 1) * step);
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (i + j < n)
+                add(w, &next[j]);
     }
 }
 
@@ -394,22 +417,39 @@ static struct shares shares_of(const struct kg_attn *a, int64_t bytes)
     return {(int)blocks, (int)parts, NULL};
 }
 
+/* Without room for the sums a row is not split, which has the same bits: keys for more
+ * requests may have all of the memory. What was refused is not asked for again. */
+static kg_status find_sums(struct shares *by, uint64_t bytes, struct kg_err *err)
+{
+    static uint64_t refused = UINT64_MAX;
+
+    if (by->blocks > 1 && bytes < refused) {
+        by->sums = kg_cuda_scratch(bytes, err);
+        if (!by->sums && err->code != KG_ENOMEM)
+            return err->code;
+        if (!by->sums) {
+            refused = bytes;
+            *err = {};
+        }
+    }
+    if (!by->sums)
+        *by = {1, 0, NULL};
+    return KG_OK;
+}
+
 template <int HD>
 static kg_status launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                         struct kg_err *err)
 {
     const bool plain = a->window == 0 && a->softcap == 0.0f;
     struct shares by = shares_of(a, sizeof(struct kept<HD>));
-    const dim3 grid = kg_grid(a->n_seqs, (int64_t)a->n_kv_heads * by.blocks);
+    const uint64_t sums = (uint64_t)(a->q.rows * a->n_heads * by.most);
     enum { BYTES = sizeof(struct room<HD>) };
 
     static_assert((int)BYTES <= (int)KG_ASKED_MOST, "shared memory");
-    if (by.blocks > 1) {
-        by.sums = kg_cuda_scratch(
-            (uint64_t)(a->q.rows * a->n_heads * by.most) * sizeof(struct kept<HD>), err);
-        if (!by.sums)
-            return err->code;
-    }
+    KG_TRY(find_sums(&by, sums * sizeof(struct kept<HD>), err));
+    const dim3 grid = kg_grid(a->n_seqs, (int64_t)a->n_kv_heads * by.blocks);
+
     if (plain)
         KG_LAUNCH_ASKING((int)BYTES, (attention_of_rows<HD, true>), grid, KG_ATTN_THREADS,
                          o, lse, *a, by);
