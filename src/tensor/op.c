@@ -632,7 +632,7 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 
 /* ---- attention ---- */
 
-/* Keys of sequence i: no more than most_keys, and every row that its last query sees lies in k. */
+/* Sequence i has at most most_keys, and every row that its last query sees is in k. */
 static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
                             struct kg_err *err)
 {
@@ -903,17 +903,14 @@ static kg_status check_update(const char *op, const struct kg_adamw *a, int64_t 
                        (long long)a->first, KG_DRAW_LANES);
     for (int32_t i = 0; i < a->n_rounded; i++) {
         const struct kg_rounded *r = &a->rounded[i];
-        if (r->first % KG_DRAW_LANES != 0)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: run %d of rounded weights begins at %lld, expected a "
-                           "multiple of %d",
-                           op, i, (long long)r->first, KG_DRAW_LANES);
-        if (r->first < from || r->n < 1 || r->n > a->first + n - r->first)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: run %d of rounded weights: expected 1 or more elements "
-                           "of %lld to %lld, found %lld from %lld on",
-                           op, i, (long long)from, (long long)(a->first + n - 1),
-                           (long long)r->n, (long long)r->first);
+        if (r->first % KG_DRAW_LANES != 0 || r->first < from || r->n < 1 ||
+            r->n > a->first + n - r->first)
+            return kg_fail(
+                err, KG_EINVAL,
+                "%s: run %d of rounded weights: expected 1 or more elements "
+                "of %lld to %lld from a multiple of %d on, found %lld from %lld",
+                op, i, (long long)from, (long long)(a->first + n - 1), KG_DRAW_LANES,
+                (long long)r->n, (long long)r->first);
         from = r->first + r->n;
     }
     return KG_OK;

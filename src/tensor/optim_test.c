@@ -348,10 +348,9 @@ static void runs_that_do_not_fit_are_refused(void **state)
     (void)state;
     expect_refused((struct kg_rounded){FIRST, PARAMETERS - FIRST + 1, to},
                    "adamw: run 0 of rounded weights: expected 1 or more elements "
-                   "of 0 to 100002, found 4 from 100000 on");
+                   "of 0 to 100002 from a multiple of 16 on, found 4 from 100000");
     expect_refused((struct kg_rounded){24, 1, to},
-                   "adamw: run 0 of rounded weights begins at 24, expected a multiple of "
-                   "16");
+                   "from a multiple of 16 on, found 1 from 24");
 }
 
 /* Without memory of the past (both betas 0) m is the gradient g and v its square, drawn
