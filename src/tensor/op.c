@@ -410,27 +410,6 @@ kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
                           : two_by_one(be, c, f, wide, kind, accumulate, err);
 }
 
-/* ---- embedding ---- */
-kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
-                      struct kg_ivec tokens, struct kg_err *err)
-{
-    const char *op = "embed";
-    KG_TRY(check(op, "table", table, ANY, ANY, CT | panels(be), err));
-    KG_TRY(check(op, "x", x, ANY, table.cols, F32, err));
-    KG_TRY(check_ids(be, op, "tokens", tokens, x.rows, table.rows, err));
-    return be->embed ? be->embed(x, table, tokens, err) : missing(be, op, err);
-}
-
-kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
-                          struct kg_mat dx, struct kg_ivec tokens, struct kg_err *err)
-{
-    const char *op = "embed_bwd";
-    KG_TRY(check(op, "dtable", dtable, ANY, ANY, F32, err));
-    KG_TRY(check(op, "dx", dx, ANY, dtable.cols, F32, err));
-    KG_TRY(check_ids(be, op, "tokens", tokens, dx.rows, dtable.rows, err));
-    return be->embed_bwd ? be->embed_bwd(dtable, dx, tokens, err) : missing(be, op, err);
-}
-
 /* ---- norm and bias ---- */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, struct kg_vec w, float eps, struct kg_err *err)
