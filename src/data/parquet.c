@@ -18,7 +18,6 @@ enum { MAGIC_BYTES = 4, TAIL_BYTES = 8 };
 struct footer {
     struct kg_thrift_list schema;
     struct kg_thrift_list groups;
-    struct kg_thrift_bytes writer;
     int64_t rows;
     int64_t encrypted;
 };
@@ -26,7 +25,6 @@ static const struct kg_thrift_field footer_fields[] = {
     {2, KG_THRIFT_AS_LIST, offsetof(struct footer, schema), NULL},
     {3, KG_THRIFT_AS_INT, offsetof(struct footer, rows), NULL},
     {4, KG_THRIFT_AS_LIST, offsetof(struct footer, groups), NULL},
-    {6, KG_THRIFT_AS_BYTES, offsetof(struct footer, writer), NULL},
     {8, KG_THRIFT_AS_TAG, offsetof(struct footer, encrypted), NULL},
     {0},
 };
@@ -96,11 +94,6 @@ static kg_status read_footer(struct kg_parquet *file, struct kg_err *err)
                        t.problem);
     if (f.encrypted)
         return kg_fail(err, KG_EUNSUPPORTED, "%s: it is encrypted", file->name);
-    size_t n = f.writer.n < 200 ? f.writer.n : 200;
-
-    KG_TRY(kg_mem_new(&file->writer, n + 1, 1, "footer", err));
-    if (n > 0)
-        memcpy(file->writer, f.writer.data, n);
     KG_TRY(kg_parquet_read_schema(file, &whole, &f.schema, err));
     return read_groups(file, &whole, &f, err);
 }
@@ -201,22 +194,8 @@ void kg_parquet_close(struct kg_parquet *file)
     kg_mem_free(file->nodes);
     kg_mem_free(file->leaves);
     kg_mem_free(file->groups);
-    kg_mem_free(file->writer);
     kg_mem_free(file->name);
     kg_mem_free(file);
-}
-
-int64_t kg_parquet_rows(const struct kg_parquet *file) { return file->rows; }
-size_t kg_parquet_groups(const struct kg_parquet *file) { return file->n_groups; }
-size_t kg_parquet_columns(const struct kg_parquet *file) { return file->n_leaves; }
-const char *kg_parquet_writer(const struct kg_parquet *file) { return file->writer; }
-
-void kg_parquet_leaf(struct kg_parquet_leaf *leaf, const struct kg_parquet *file,
-                     size_t column)
-{
-    const struct kg_parquet_node *node = &file->nodes[file->leaves[column]];
-
-    *leaf = (struct kg_parquet_leaf){node->path, node->type, node->rep, node->def};
 }
 
 /* ---- the place of a column ---- */

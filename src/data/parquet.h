@@ -1,4 +1,4 @@
-/* Parquet files, read only: columns as arrays, or rows as JSON documents.
+/* Parquet files, read only: rows as JSON documents.
  *
  * A file is mapped; its footer is checked on opening, everything else when it is read.
  * Files are untrusted: sizes, counts, offsets, levels, indices and nesting are checked
@@ -27,19 +27,6 @@ enum {
     KG_PARQUET_MAX_COLUMNS = 4096,
     KG_PARQUET_MAX_GROUPS = 1 << 20,
     KG_PARQUET_MAX_DEPTH = 24,
-    KG_PARQUET_BATCH = 1024,
-};
-
-/* Physical type of a leaf, numbered as in the format. */
-enum kg_parquet_type {
-    KG_PARQUET_BOOL = 0,
-    KG_PARQUET_INT32 = 1,
-    KG_PARQUET_INT64 = 2,
-    KG_PARQUET_INT96 = 3,
-    KG_PARQUET_FLOAT = 4,
-    KG_PARQUET_DOUBLE = 5,
-    KG_PARQUET_BYTES = 6,
-    KG_PARQUET_FIXED = 7, /* byte strings of one length */
 };
 
 struct kg_parquet; /* opaque: an open file */
@@ -51,47 +38,6 @@ kg_status kg_parquet_open_bytes(struct kg_parquet **file, const void *bytes, siz
                                 const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_parquet_close(struct kg_parquet *file);
 
-int64_t kg_parquet_rows(const struct kg_parquet *file);
-size_t kg_parquet_groups(const struct kg_parquet *file);
-size_t kg_parquet_columns(const struct kg_parquet *file);     /* leaves */
-const char *kg_parquet_writer(const struct kg_parquet *file); /* "" when unknown */
-
-struct kg_parquet_leaf {
-    const char *path; /* "a.list.element"; borrowed from the file */
-    enum kg_parquet_type type;
-    int max_rep; /* number of lists around the value */
-    int max_def; /* number of optional levels around it, lists included */
-};
-void kg_parquet_leaf(struct kg_parquet_leaf *leaf, const struct kg_parquet *file,
-                     size_t column);
-
-/* ---- columns as arrays ---- */
-struct kg_parquet_text {
-    const char *data; /* borrowed until the column's next batch */
-    size_t n;
-};
-/* n entries; n_values of them have a value (def equals max_def). */
-struct kg_parquet_batch {
-    size_t n;
-    size_t n_values;
-    const uint8_t *rep; /* (n) repetition levels; all 0 if max_rep is 0 */
-    const uint8_t *def; /* (n) definition levels; all 0 if max_def is 0 */
-    /* (n_values): uint8_t for BOOL; int32_t, int64_t, float or double; else struct
-     * kg_parquet_text */
-    const void *values;
-};
-struct kg_parquet_column; /* opaque: a column of one row group */
-
-kg_status kg_parquet_column_open(struct kg_parquet_column **c, struct kg_parquet *file,
-                                 size_t group, size_t column,
-                                 struct kg_err *err) KG_MUST_CHECK;
-/* At most KG_PARQUET_BATCH entries; n is 0 at the end. */
-kg_status kg_parquet_column_next(struct kg_parquet_column *c,
-                                 struct kg_parquet_batch *batch,
-                                 struct kg_err *err) KG_MUST_CHECK;
-void kg_parquet_column_close(struct kg_parquet_column *c); /* NULL is allowed */
-
-/* ---- rows as JSON ---- */
 /* A struct becomes an object, a list an array, a map with text keys an object (other maps
  * an array of {"key", "value"}). Text, JSON, enums and bytes without a type: strings,
  * which must be UTF-8. Integers and floats: numbers (an unsigned one above 2^63 - 1 a

@@ -669,16 +669,6 @@ kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parque
     return KG_OK;
 }
 
-kg_status kg_parquet_column_open(struct kg_parquet_column **c, struct kg_parquet *file,
-                                 size_t group, size_t column, struct kg_err *err)
-{
-    struct kg_thrift t = kg_parquet_chunks(file, group);
-
-    for (size_t i = 0; i < column; i++)
-        kg_thrift_skip(&t, KG_THRIFT_STRUCT);
-    return kg_parquet_column_start(c, file, group, column, &t, err);
-}
-
 void kg_parquet_column_close(struct kg_parquet_column *c)
 {
     if (!c)

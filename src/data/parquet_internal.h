@@ -8,6 +8,20 @@
 #include "data/thrift.h"
 #include "data/unpack.h"
 
+enum { KG_PARQUET_BATCH = 1024 }; /* entries of a column, decoded at once */
+
+/* Physical type of a leaf, numbered as in the format. */
+enum kg_parquet_type {
+    KG_PARQUET_BOOL = 0,
+    KG_PARQUET_INT32 = 1,
+    KG_PARQUET_INT64 = 2,
+    KG_PARQUET_INT96 = 3,
+    KG_PARQUET_FLOAT = 4,
+    KG_PARQUET_DOUBLE = 5,
+    KG_PARQUET_BYTES = 6,
+    KG_PARQUET_FIXED = 7, /* byte strings of one length */
+};
+
 /* How the row reader treats a node. */
 enum kg_parquet_kind {
     KG_PARQUET_AS_STRUCT,
@@ -58,7 +72,6 @@ struct kg_parquet {
     size_t n;
     size_t footer_at;              /* offset of the footer */
     char *name;                    /* owned */
-    char *writer;                  /* owned */
     struct kg_parquet_node *nodes; /* owned (n_nodes), parents first; [0]: the root */
     size_t n_nodes;
     size_t *leaves; /* owned (n_leaves): their indices in nodes */
@@ -137,11 +150,31 @@ kg_status kg_parquet_delta_texts(struct kg_parquet_delta *d, size_t *n_out,
                                  size_t n, size_t max, bool with_prefixes,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- parquet_column.c, for parquet_rows.c ---- */
+/* ---- columns as arrays, parquet_column.c ---- */
+struct kg_parquet_text {
+    const char *data; /* borrowed until the column's next batch */
+    size_t n;
+};
+/* n entries; n_values of them have a value (def equals max_def). */
+struct kg_parquet_batch {
+    size_t n;
+    size_t n_values;
+    const uint8_t *rep; /* (n) repetition levels; all 0 if max_rep is 0 */
+    const uint8_t *def; /* (n) definition levels; all 0 if max_def is 0 */
+    /* (n_values): uint8_t for BOOL; int32_t, int64_t, float or double; else struct
+     * kg_parquet_text */
+    const void *values;
+};
+struct kg_parquet_column; /* opaque: a column of one row group */
 /* t: at the column's description; moved past it */
 kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parquet *file,
                                   size_t group, size_t column, struct kg_thrift *t,
                                   struct kg_err *err) KG_MUST_CHECK;
+/* At most KG_PARQUET_BATCH entries; n is 0 at the end. */
+kg_status kg_parquet_column_next(struct kg_parquet_column *c,
+                                 struct kg_parquet_batch *batch,
+                                 struct kg_err *err) KG_MUST_CHECK;
+void kg_parquet_column_close(struct kg_parquet_column *c); /* NULL is allowed */
 /* Prepends "FILE: column 'x', row group 1, page 2: " to the error. */
 kg_status kg_parquet_column_blame(const struct kg_parquet_column *c, struct kg_err *err);
 

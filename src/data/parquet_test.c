@@ -1,6 +1,5 @@
 /* Tests of reading Parquet: files of three writers against the rows that pyarrow reads,
- * columns as arrays, and damage of every kind. tests/data/parquet/README.md says where
- * the files are from. */
+ * and damage of every kind. tests/data/parquet/README.md says where they are from. */
 #include "data/parquet.h"
 
 #include "base/folder_testing.h"
@@ -75,65 +74,6 @@ static void file_reads_as_its_golden_rows(void **state)
     kg_parquet_rows_close(rows);
     kg_parquet_close(file);
     kg_str_release(&golden);
-}
-
-/* ---- columns ---- */
-
-static size_t find_column(const struct kg_parquet *file, const char *path)
-{
-    struct kg_parquet_leaf leaf;
-
-    for (size_t i = 0; i < kg_parquet_columns(file); i++) {
-        kg_parquet_leaf(&leaf, file, i);
-        if (strcmp(leaf.path, path) == 0)
-            return i;
-    }
-    fail_msg("no column %s", path);
-    return 0;
-}
-
-static void columns_decode_into_arrays(void **state)
-{
-    struct kg_parquet_batch batch = {.n = 1};
-    struct kg_parquet_column *c;
-    struct kg_parquet *file;
-    int64_t row = 0;
-
-    (void)state;
-    assert_int_equal(kg_parquet_open(&file, FOLDER "types_delta_gzip.parquet", &err),
-                     KG_OK);
-    assert_int_equal(kg_parquet_rows(file), 150);
-    assert_true(strncmp(kg_parquet_writer(file), "parquet-cpp-arrow", 17) == 0);
-    assert_int_equal(kg_parquet_column_open(&c, file, 0, find_column(file, "i32"), &err),
-                     KG_OK);
-    while (batch.n > 0) {
-        size_t value = 0;
-
-        assert_int_equal(kg_parquet_column_next(c, &batch, &err), KG_OK);
-        for (size_t i = 0; i < batch.n; i++, row++) {
-            assert_int_equal(batch.def[i], row % 5 != 3);
-            if (batch.def[i])
-                assert_int_equal(((const int32_t *)batch.values)[value++], row * row - 7);
-        }
-        assert_int_equal(value, batch.n_values);
-    }
-    assert_int_equal(row, 150);
-    kg_parquet_column_close(c);
-    kg_parquet_close(file);
-}
-
-static void leaves_say_their_path_and_levels(void **state)
-{
-    struct kg_parquet *file;
-    struct kg_parquet_leaf leaf;
-
-    (void)state;
-    assert_int_equal(kg_parquet_open(&file, FOLDER "nested_v1.parquet", &err), KG_OK);
-    kg_parquet_leaf(&leaf, file, find_column(file, "lists.list.element.list.element"));
-    assert_int_equal(leaf.type, KG_PARQUET_INT32);
-    assert_int_equal(leaf.max_rep, 2);
-    assert_int_equal(leaf.max_def, 5);
-    kg_parquet_close(file);
 }
 
 /* ---- damage ---- */
@@ -461,8 +401,6 @@ enum { FILES = sizeof files / sizeof *files };
 int main(void)
 {
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(columns_decode_into_arrays),
-        cmocka_unit_test(leaves_say_their_path_and_levels),
         cmocka_unit_test(a_cut_file_is_refused_at_every_length),
         cmocka_unit_test(a_page_without_bytes_has_no_values),
         cmocka_unit_test(any_byte_may_be_wrong),
