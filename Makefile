@@ -61,7 +61,7 @@ ISA_v3 := -march=x86-64-v3
 ISA_v4 := -march=x86-64-v4
 ISA_v4_bf16 := -march=x86-64-v4 -mavx512bf16
 ISA_v4_amx := -march=x86-64-v4 -mamx-tile -mamx-bf16
-KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
+KERNEL_OPT ?= $(if $(SAN),-O2,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 

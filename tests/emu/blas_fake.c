@@ -10,6 +10,7 @@
 #include "tensor/cuda/lt.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -302,41 +303,51 @@ static float factor(struct factors f, int64_t v, int64_t k)
     return x;
 }
 
+/* The sums of one vector of the right with `n` of the left, side by side: left (k, STRIP),
+ * right (k). Each sum is made in its own order, as if it were alone. */
+enum { STRIP = 128 };
+
 /* Factors from..to, a block at a time. */
-static float chain(struct factors a, int64_t i, struct factors b, int64_t j, int64_t from,
-                   int64_t to)
+static void chain(float *sums, const float *left, const float *right, int64_t from,
+                  int64_t to)
 {
-    float sum = 0.0f;
+    double some[STRIP];
 
+    memset(sums, 0, STRIP * sizeof *sums);
     for (int64_t k = from; k < to; k += block) {
-        double some = (double)sum;
-
+        for (int i = 0; i < STRIP; i++)
+            some[i] = (double)sums[i];
         for (int64_t l = k; l < k + block && l < to; l++)
-            some += (double)(factor(a, i, l) * factor(b, j, l));
-        sum = (float)some;
+            for (int i = 0; i < STRIP; i++)
+                some[i] += (double)(left[l * STRIP + i] * right[l]);
+        for (int i = 0; i < STRIP; i++)
+            sums[i] = (float)some[i];
     }
-    return sum;
 }
 
-static float from_behind(struct factors a, int64_t i, struct factors b, int64_t j,
-                         int64_t n)
+static void from_behind(float *sums, const float *left, const float *right, int64_t n)
 {
-    float sum = 0.0f;
-
+    memset(sums, 0, STRIP * sizeof *sums);
     for (int64_t k = n; k-- > 0;)
-        sum += factor(a, i, k) * factor(b, j, k);
-    return sum;
+        for (int i = 0; i < STRIP; i++)
+            sums[i] += left[k * STRIP + i] * right[k];
 }
 
-static float element(enum order order, struct factors a, int64_t i, struct factors b,
-                     int64_t j, int64_t n)
+static void add_up(float *sums, enum order order, const float *left, const float *right,
+                   int64_t n)
 {
-    if (order == FROM_BEHIND)
-        return from_behind(a, i, b, j, n);
-    if (order == NOT_ALL)
-        return chain(a, i, b, j, 0, n - 8);
-    return order == IN_ORDER ? chain(a, i, b, j, 0, n)
-                             : chain(a, i, b, j, 0, n / 2) + chain(a, i, b, j, n / 2, n);
+    float second[STRIP];
+
+    if (order == FROM_BEHIND) {
+        from_behind(sums, left, right, n);
+    } else if (order != IN_HALVES) {
+        chain(sums, left, right, 0, order == NOT_ALL ? n - 8 : n);
+    } else {
+        chain(sums, left, right, 0, n / 2);
+        chain(second, left, right, n / 2, n);
+        for (int i = 0; i < STRIP; i++)
+            sums[i] += second[i];
+    }
 }
 
 /* old: what is added to, or NULL */
@@ -350,6 +361,34 @@ static void store(void *to, bool wide, int64_t at, float sum, const float *old)
     }
     memcpy(&bits, &sum, sizeof bits);
     ((uint16_t *)to)[at] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* returns false when there is no memory */
+static bool multiply(void *d, const struct layout *to, const float *old, enum order order,
+                     struct factors a, struct factors b, int64_t k)
+{
+    float *left = malloc((size_t)k * STRIP * sizeof *left);
+    float *right = malloc((size_t)k * sizeof *right);
+    const bool room = left && right;
+    float sums[STRIP];
+
+    for (int64_t first = 0; room && first < to->rows; first += STRIP) {
+        const int64_t n = to->rows - first < STRIP ? to->rows - first : STRIP;
+
+        for (int64_t l = 0; l < k; l++)
+            for (int64_t i = 0; i < STRIP; i++)
+                left[l * STRIP + i] = i < n ? factor(a, first + i, l) : 0.0f;
+        for (int64_t m = 0; m < to->cols; m++) {
+            for (int64_t l = 0; l < k; l++)
+                right[l] = factor(b, m, l);
+            add_up(sums, order, left, right, k);
+            for (int64_t i = 0; i < n; i++)
+                store(d, to->wide, first + i + m * to->stride, sums[i], old);
+        }
+    }
+    free(left);
+    free(right);
+    return room;
 }
 
 /* Whether the plan makes products of these rows and sums. */
@@ -385,12 +424,9 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
     }
     if (plans[p].workspace > 0)
         memset(workspace, 0xff, plans[p].workspace);
-    for (int64_t m = 0; m < to->cols; m++)
-        for (int64_t n = 0; n < to->rows; n++)
-            store(d, to->wide, n + m * to->stride,
-                  element(plans[p].order ? plans[p].order(made) : IN_ORDER, left, n,
-                          right, m, k),
-                  made.added_to ? c : NULL);
+    if (!multiply(d, to, made.added_to ? c : NULL,
+                  plans[p].order ? plans[p].order(made) : IN_ORDER, left, right, k))
+        return KG_LT_NOT_SUPPORTED;
     last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols, k};
     now += plans[p].seconds;
     return KG_LT_OK;

@@ -85,6 +85,15 @@ void kg_emu_barrier(int line);
  * returns the warp's bytes, KG_EMU_SHOWN per lane, valid until the next exchange */
 const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
                             void (*together)(char *shown), int line);
+/* One lane's operands of kg_mma. */
+struct kg_emu_parts {
+    float d[4];
+    uint32_t a[4];
+    uint32_t b[2];
+};
+/* kg_mma for a whole warp: collects the matrices from what all lanes have shown,
+ * multiplies them, and distributes the result. */
+void kg_emu_mma(char *shown);
 /* The block's shared memory of this name. */
 void *kg_emu_shared(const void *name, size_t bytes);
 /* kg_emu_ask requests dynamic shared memory for the next launch; kg_emu_asked returns the

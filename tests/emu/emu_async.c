@@ -15,7 +15,7 @@
 
 enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
 enum { BARRIERS = 64, BOXES = 64, BOX_BYTES = 128, ATOM = 1024 };
-enum { PRODUCTS = 32, SUMS = 128, HELD = 2, FACTORS = 16, WRITES = 32 };
+enum { PRODUCTS = 32, HELD = 2, WRITES = 32 };
 
 static unsigned n_threads;
 
@@ -111,12 +111,6 @@ void kg_emu_barrier_init(const void *at, int expected)
     barriers[n_barriers++] = (struct barrier){.at = at, .expected = expected};
 }
 
-/* Where byte `at` of shared memory is: sixteen bytes change places within each 1,024. */
-static char *placed(char *at)
-{
-    return (char *)((uintptr_t)at ^ ((uintptr_t)at / 128 % 8) * 16);
-}
-
 static int64_t box_bytes(const struct box *b)
 {
     return (int64_t)b->from.rows_of_box * 128;
@@ -130,7 +124,7 @@ static void deliver(const struct box *b)
             const bool inside = row < b->from.rows && col < b->from.cols;
             const uint16_t x = inside ? b->from.data[row * b->from.stride + col] : 0;
 
-            memcpy(placed(b->to + r * BOX_BYTES + 2 * c), &x, sizeof x);
+            memcpy(kg_emu_placed(b->to + r * BOX_BYTES + 2 * c), &x, sizeof x);
         }
 }
 
@@ -243,30 +237,11 @@ static struct products {
     int ends[GROUPS];
     struct held {
         float *d; /* the thread's; NaN until it has waited for all products of it */
-        float sums[SUMS];
+        float sums[KG_EMU_SUMS];
         int cols, n; /* products of it that are not done */
     } held[HELD];
     bool begun;
 } products[KG_EMU_THREADS];
-
-static float factor(const struct kg_emu_factors *f, int v, int k)
-{
-    const char *at = f->at;
-    uint16_t x;
-
-    at += f->columns ? v / 64 * f->block + k / 8 * f->eight + k % 8 * 128 + v % 64 * 2
-                     : v / 8 * f->eight + v % 8 * 128 + k * 2;
-    memcpy(&x, placed((char *)(uintptr_t)at), sizeof x);
-    return kg_bf16_to_f32(x);
-}
-
-/* Row lane / 4, or that eight below it. */
-static float factor_of_left(const struct product *p, int below, int k)
-{
-    const uint32_t pair = p->left[k % 8 / 2][k / 8 * 2 + below];
-
-    return kg_bf16_to_f32((uint16_t)(pair >> 16 * (k % 2)));
-}
 
 static int64_t made;
 static bool eights;
@@ -274,33 +249,10 @@ static bool eights;
 int64_t kg_emu_products(void) { return made; }
 void kg_emu_eights(bool yes) { eights = yes; }
 
-/* The thread's part: as kg_mma lays it out, of the rows of its warp. Sixteen are added at
- * once, in double, as kg_emu_multiply does it. */
 static void multiply(float *sums, const struct product *p)
 {
-    const int lane = (int)(here() % KG_EMU_WARP), warp = (int)(here() / KG_EMU_WARP % 4);
-    double a[2][FACTORS], d[2][SUMS / 2];
-
     made++;
-    for (int i = 0; i < p->cols / 2; i++)
-        d[i / 2 % 2][i / 4 * 2 + i % 2] = (double)sums[i];
-    for (int k = 0; k < FACTORS; k++)
-        for (int h = 0; h < 2; h++)
-            a[h][k] = (double)(p->left[0]
-                                   ? factor_of_left(p, h, k)
-                                   : factor(&p->a, warp * 16 + lane / 4 + h * 8, k));
-    for (int k = 0; k < FACTORS; k++)
-        for (int j = 0; j < p->cols / 4; j++) {
-            const double b = (double)factor(&p->b, j / 2 * 8 + lane % 4 * 2 + j % 2, k);
-
-            for (int h = 0; h < 2; h++) {
-                d[h][j] += a[h][k] * b;
-                if (eights && k == 7)
-                    d[h][j] = (double)(float)d[h][j];
-            }
-        }
-    for (int i = 0; i < p->cols / 2; i++)
-        sums[i] = (float)d[i / 2 % 2][i / 4 * 2 + i % 2];
+    kg_emu_sum(sums, p->cols, here(), &p->a, p->left[0] ? p->left : NULL, &p->b, eights);
 }
 
 void kg_emu_products_begin(void) { products[here()].begun = true; }

@@ -176,53 +176,6 @@ static inline float kg_exp2(float x)
     return ldexpf(p, (int)n);
 }
 
-/* One lane's operands of kg_mma. */
-struct kg_emu_parts {
-    float d[4];
-    uint32_t a[4];
-    uint32_t b[2];
-};
-static inline double kg_emu_half(uint32_t pair, int half)
-{
-    return (double)kg_bf16_to_f32((uint16_t)(pair >> 16 * half));
-}
-/* Adds sixteen products to d at once, in double; a device's own sum may differ in the
- * last bits. */
-static inline void kg_emu_multiply(double d[16][8], const double a[16][16],
-                                   const double b[16][8])
-{
-    for (int r = 0; r < 16; r++)
-        for (int k = 0; k < 16; k++)
-            for (int c = 0; c < 8; c++)
-                d[r][c] += a[r][k] * b[k][c];
-}
-/* kg_mma for a whole warp: collects the matrices from all lanes, multiplies them, and
- * distributes the result. */
-static inline void kg_emu_mma(char *shown)
-{
-    double d[16][8], a[16][16], b[16][8];
-    struct kg_emu_parts p;
-
-    for (int lane = 0; lane < KG_EMU_WARP; lane++) {
-        const int g = lane / 4, t = lane % 4 * 2;
-
-        memcpy(&p, shown + lane * KG_EMU_SHOWN, sizeof p);
-        for (int i = 0; i < 4; i++)
-            d[g + i / 2 * 8][t + i % 2] = (double)p.d[i];
-        for (int half = 0; half < 2; half++) {
-            for (int i = 0; i < 4; i++)
-                a[g + i % 2 * 8][t + i / 2 * 8 + half] = kg_emu_half(p.a[i], half);
-            for (int i = 0; i < 2; i++)
-                b[t + i * 8 + half][g] = kg_emu_half(p.b[i], half);
-        }
-    }
-    kg_emu_multiply(d, a, b);
-    for (int lane = 0; lane < KG_EMU_WARP; lane++) {
-        for (int i = 0; i < 4; i++)
-            p.d[i] = (float)d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
-        memcpy(shown + lane * KG_EMU_SHOWN, p.d, sizeof p.d);
-    }
-}
 static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
                           int line = __builtin_LINE())
 {

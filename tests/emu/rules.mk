@@ -4,7 +4,7 @@
 EMU := $(B)/emu.o
 # the emulation needs C++, so the program does not; fibers are no threads to the thread sanitizer; they need a jump that
 # compilers have for most processors
-EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_async emu_testing))
+EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_async emu_sums emu_testing))
 # a multiply-add that is a call takes half of a test's time; these programs run where they are built;
 # but in an emulated container /proc/cpuinfo may be another processor's
 EMU_ISA := $(if $(filter v3,$(ISAS)),$(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma))
@@ -13,6 +13,8 @@ EMU_FLAGS := -x c++ $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes
 EMU_CU  := $(if $(EMULATES),$(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu)))
 $(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
 	$(call compile,$(EMU_FLAGS))
+$(B)/tests/emu/emu_sums.o: tests/emu/emu_sums.c $(B)/flags
+	$(call compile,$(CFLAGS_ALL) -O3 $(EMU_ISA) $(if $(SAN),-fno-sanitize=all))
 $(B)/tests/%.o: tests/%.cu $(B)/flags
 	$(call compile,$(EMU_FLAGS))
 $(EMU): $(patsubst %,$(B)/tests/emu/%.o,backends far pages $(EMULATES)) $(EMU_CU:src/tensor/cuda/%.cu=$(B)/emu/%.o)
