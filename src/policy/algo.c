@@ -1,9 +1,9 @@
-/* The tables behind one look-up, and the options of an algorithm as rows over struct
- * kg_algo, declared here and nowhere else.
+/* One look-up for all tables, and the options of an algorithm as rows over struct
+ * kg_algo; no other file declares them.
  *
- * A name is a text until kg_algo_choose finds its row. A recipe judges ranges where it is
- * read; combinations, and the ranges of who sets keys one by one, are judged once
- * everything is set, in algo_check.c.
+ * A name is a text until kg_algo_choose finds its row. The reader of a recipe checks
+ * ranges. When all keys are set, algo_check.c checks combinations, and again the ranges,
+ * for callers that set keys one by one.
  */
 #include "policy/policy_internal.h"
 

@@ -1,10 +1,10 @@
-/* An algorithm: one row from each of seven tables, and its options' values.
+/* An algorithm: one row from each of seven tables, and the values of its options.
  *
  * A row has a name, one line of help, a formula, a source, its needs (scope, statistics,
  * passes) and a pure function. The step plans its passes by these needs, so a new
  * algorithm is a row and a function.
  *
- * The options algo.*, kl.* and anchor.* are kg_algo_rows, with range and default. Recipes
+ * kg_algo_rows has the options algo.*, kl.* and anchor.*, with range and default. Recipes
  * include these rows.
  */
 #ifndef KG_POLICY_ALGO_H
@@ -43,8 +43,8 @@ enum kg_policy_need {
     KG_NEED_GREEDY = 1 << 6,        /* reward of a greedy completion of each prompt */
     KG_NEED_VALUES = 1 << 7,        /* a critic */
     KG_NEED_SUM_SQ = 1 << 8,        /* sum_v p_v^2 of the old policy */
-    KG_NEED_GROUP = 1 << 9,         /* at least two samples a prompt */
-    /* the row is misleading off-policy without an importance weight */
+    KG_NEED_GROUP = 1 << 9,         /* at least two samples per prompt */
+    /* off-policy, without an importance weight, its gradient has the wrong direction */
     KG_NEED_ON_POLICY_OR_IW = 1 << 10,
     KG_NEED_ENTROPY =
         1 << 11, /* entropy of the current policy; needed if algo.entropy_coef > 0 */
@@ -82,9 +82,9 @@ struct kg_policy_claims {
     const char *gradient; /* derivative of a token's term by its log-prob inputs */
     enum kg_target target;
     unsigned on_policy; /* enum kg_unbiased: y drawn from p = old = mu */
-    /* y drawn from old = mu, which is not p. A KL row that can use an importance weight
-     * (kl.importance) uses it here. A row that estimates its KL only against the sampling
-     * policy has old = q */
+    /* y drawn from old = mu, which is not p. KL rows that can use an importance weight
+     * (kl.importance) use it here. For rows that estimate their KL only against the
+     * sampling policy, old = q */
     unsigned off_policy;
     unsigned published; /* enum kg_unbiased, with kl.gradient=published; topk rows only */
     const char *memory; /* memory of the term per token */
@@ -110,8 +110,8 @@ struct kg_anchor_row {
     enum kg_anchor_kind kind;
 };
 
-/* Where the KL is applied. Outside the loss it is a number subtracted before the update
- * and has no gradient. */
+/* Where the KL is applied. Outside the loss, the KL is a number that is subtracted before
+ * the update; it has no gradient. */
 enum kg_place { KG_PLACE_LOSS, KG_PLACE_REWARD, KG_PLACE_ADVANTAGE };
 struct kg_place_row {
     struct kg_policy_about about;
@@ -175,9 +175,6 @@ struct kg_algo {
  * anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
-/* Rows over struct kg_algo, ended by key NULL. After kg_config_fill, kg_algo_choose looks
- * up the table rows. A row without default keeps kg_algo_init's value, and a recipe that
- * does not set it does not list it. */
 /* Conditions of the keys of a KL (data/needs.h), evaluated by the functions below. */
 #define KG_NEEDS_WEIGHABLE                                                               \
     "@a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* "     \
@@ -186,6 +183,9 @@ void kg_algo_init(struct kg_algo *algo);
     "@a kl.estimator that has a clamp (`kedge algorithms`), or kl.importance true on "   \
     "one that takes the weight,:kl.estimator,kl.in,kl.tail,kl.importance"
 #define KG_NEEDS_KL_IN_LOSS "@a kl.estimator in the loss:kl.estimator,kl.in"
+/* Rows over struct kg_algo, ended by key NULL. After kg_config_fill, kg_algo_choose looks
+ * up the table rows. A row without default keeps kg_algo_init's value, and a recipe that
+ * does not set it does not list it. */
 extern const struct kg_opt_row kg_algo_rows[];
 /* Looks up the rows named by algo->name.   errors: NOTFOUND (lists valid names) */
 kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err) KG_MUST_CHECK;
@@ -201,7 +201,7 @@ kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
 size_t kg_algo_n_keys(void);
 const char *kg_algo_key(size_t i);
 
-/* What the run can provide. 0 or false disables a check where noted. */
+/* What the run provides. If noted, 0 disables the check. */
 struct kg_algo_setting {
     int64_t vocab;           /* 0: not checked */
     int64_t samples;         /* samples per prompt; 0: not checked */
@@ -209,10 +209,10 @@ struct kg_algo_setting {
     bool sampled_old;        /* old log-probs are the sampler's records */
     bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
     int max_top_k; /* maximum number of ids that the sampler can record; 0: not checked */
-    /* needs that the run can meet: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_*,
+    /* needs that the run meets: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_*,
      * _SELECTION */
     unsigned provides;
-    /* allow misleading compositions (reproduction presets) */
+    /* allows combinations with a wrong gradient (reproduction presets) */
     bool reproduction;
 };
 
@@ -226,22 +226,22 @@ kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting
 bool kg_algo_kl_samples(const struct kg_algo *algo);
 /* Whether the KL is multiplied by the importance weight if kl.importance is set. */
 bool kg_algo_kl_weighs(const struct kg_algo *algo);
-/* Whether kl.clamp can act, on the estimator or on its importance weight. */
+/* Whether kl.clamp has an effect, on the estimator or on its importance weight. */
 bool kg_algo_kl_may_clamp(const struct kg_algo *algo);
 
 /* Top-k with k >= vocab is the exact KL, so kl becomes exact-reverse / exact-forward. (k
  * = 0 is kept: K4 / K5.)   returns whether it changed, so that the caller logs it */
 bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab);
-/* A trust region over more ids than the vocabulary covers all of it: limits algo.top_k to
- * vocab.   returns whether it changed, so that the caller logs it */
+/* Limits algo.top_k to vocab: a trust region over more ids covers the whole vocabulary.
+ * returns whether it changed, so that the caller logs it */
 bool kg_algo_region_when_full(struct kg_algo *algo, int64_t vocab);
 
 /* ---- what the step must provide ---- */
 unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of all rows */
 /* Whether some term depends on which token was sampled, or on the sampler's records. If
- * not, tokens that the policy did not sample can be used too. */
+ * none does, tokens that the policy did not sample can be used too. */
 bool kg_algo_reads_sample(const struct kg_algo *algo);
-/* Whether the loss has a policy term, which rewards weigh; distillation has none. */
+/* Whether the loss has a policy term (weighted by rewards); distillation has none. */
 bool kg_algo_reads_reward(const struct kg_algo *algo);
 /* Whether the loss contains a KL term. */
 bool kg_algo_kl_in_loss(const struct kg_algo *algo);
@@ -262,21 +262,22 @@ size_t kg_policy_n_rows(enum kg_policy_table table);
 const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
 /* NULL for tables without claims (KL and surrogate have them). */
 const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i);
-/* Further properties of a row, for comparing its estimate with the exact value. */
+/* Further properties of a row, for a comparison of its estimate with the exact value. */
 struct kg_policy_nature {
     bool forward;     /* of a KL: its direction, if its claims name none */
     bool iterative;   /* of a KL: estimated only against the sampling policy */
     bool reward_only; /* of a KL: for rewards only, not a loss */
-    bool pops;        /* of a mask: a weight old/sampler outside its bounds becomes 0 */
+    bool pops;        /* of a mask: sets a weight old/sampler outside its bounds to 0 */
 };
 struct kg_policy_nature kg_policy_row_nature(enum kg_policy_table table, size_t i);
-/* The row's about; NULL with the valid names in err.   errors: NOTFOUND */
+/* The row's `about`; NULL without such a row: err lists the valid names.
+ * errors: NOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;
 /* The limit of kl.clamp for this KL ("log w within +-20"), static; NULL: none. */
 const char *kg_algo_clamps(const struct kg_algo *algo);
-/* Whether `row` lists the key in its `reads`; whether any row of any table does (then the
- * key has no effect with other rows); whether one of algo's rows does. */
+/* Whether the key is in the `reads` of `row`; of any row of any table (the key then has
+ * no effect with the other rows); of one of algo's rows. */
 bool kg_policy_reads(const struct kg_policy_about *row, const char *key);
 bool kg_policy_is_read(const char *key);
 bool kg_algo_reads(const struct kg_algo *algo, const char *key);

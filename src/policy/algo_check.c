@@ -1,7 +1,7 @@
-/* What is refused before anything starts, with the key and the reason.
+/* Refuses, before the run starts, what cannot be computed, with the key and the reason.
  *
- * First each number by itself, then what the rows need against each other and against
- * what the run can provide.
+ * First checks the range of each number, then the needs of the rows against the other
+ * rows and against what the run provides.
  */
 #include "policy/policy_internal.h"
 

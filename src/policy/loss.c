@@ -1,10 +1,10 @@
-/* Loss and sparse gradient of a micro-batch: the rows' functions, put together.
+/* Loss and sparse gradient of a micro-batch, put together from the rows' functions.
  *
  *     loss = sum_n  pg_weight is pg_term  +  beta kl_weight kl_term
  *                   -  c_H entropy_weight H
  *
- * A row's function knows nothing of weights; this file knows nothing of formulas. The KL
- * term is a summand of its own: it is never inside the policy term's clip.
+ * A row's function has no weights; this file has no formulas. The KL term is a summand of
+ * its own: it is never inside the policy term's clip.
  */
 #include "policy/policy_internal.h"
 

@@ -1,11 +1,11 @@
-/* Masks: if the policy has moved too far from the one that sampled an answer, the answer,
- * or those of its tokens that a row chooses, loses its policy term, for any surrogate.
- * Single tokens on which trainer and sampler disagree lose it too (icepop, a bound of the
- * weight that loss.c applies).
+/* Masks: if the policy has moved too far from the sampler, a completion, or those of its
+ * tokens that the row chooses, loses its policy term, for any surrogate. Single tokens on
+ * which trainer and sampler disagree lose it too (icepop, a bound of the weight that
+ * loss.c applies).
  *
- * The divergence of an answer is estimated from its sampled tokens, r = p / mu, and is a
- * constant of the gradient. The KL term, the entropy and the counts that the aggregation
- * divides by stay as they are.
+ * The divergence of a completion is estimated from its sampled tokens, r = p / mu, and is
+ * a constant of the gradient. The KL term, the entropy and the counts that the
+ * aggregation divides by stay as they are.
  */
 #include "base/real.h"
 #include "policy/policy_internal.h"

@@ -1,8 +1,7 @@
-/* What the loss saw, as sums and counts that add up over micro-batches, and the metrics
- * made of them. A mean of means would depend on how the batch was split, so nothing is
- * divided before the list is made (metrics_merge.c adds up). A metric is listed only if
- * the algorithm has the thing: a run without a clip logs no share of clipped tokens.
- * Tokens left out of the loss are counted separately. */
+/* Metrics of the loss: sums and counts that add up over micro-batches (metrics_merge.c),
+ * and the list made of them. A mean of means would depend on how the batch was split, so
+ * only the list divides. A metric is listed only if it applies: a run without a clip logs
+ * no share of clipped tokens. Tokens left out of the loss are counted separately. */
 #include "base/real.h"
 #include "policy/policy_internal.h"
 

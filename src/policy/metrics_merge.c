@@ -1,8 +1,8 @@
-/* How the numbers of two micro-batches become those of both: a row for each.
+/* Merges the numbers of two micro-batches: one row per number.
  *
- * A number without a row would keep what the first micro-batch put there, and look like
- * one. So the compiler asks for as many rows as there are numbers, and metrics_test.c
- * that no two are about one.
+ * A number without a row would silently keep the first micro-batch's value. So the
+ * compiler checks that there are as many rows as numbers, and metrics_test.c that no two
+ * rows have the same number.
  */
 #include "policy/policy_internal.h"
 

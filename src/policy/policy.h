@@ -39,11 +39,11 @@ struct kg_policy_scores {
      * means, deviations and counts, regardless of reward; its advantage is 0. Rows with a
      * group baseline also drop the only kept trajectory of a larger group */
     const uint8_t *drop;
-    /* for rows of several rewards (KG_NEED_PARTS), each with its weight; `reward` is then
+    /* number of separate rewards, for advantages with KG_NEED_PARTS; `reward` is then
      * used for counts and metrics only */
     int n_parts;
-    /* (S,n_parts) NaN: no verdict; left out of that reward's mean and deviation, adds
-     * 0 */
+    /* (S,n_parts) NaN: no verdict; it adds 0 and that reward's mean and deviation omit
+     * it */
     const double *part;
     const double *part_weight; /* (n_parts) */
     /* (N) or NULL for all: tokens that count */
@@ -69,7 +69,7 @@ struct kg_policy_advantage {
 
 /* Computes advantages by the algorithm's row: one per trajectory, broadcast to its
  * tokens, or one per token.
- * errors: EINVAL (an input the row needs is absent), ENONFINITE (a reward, with its
+ * errors: EINVAL (an input that the row needs is missing), ENONFINITE (a reward, with its
  * index), ENOMEM */
 kg_status kg_policy_advantages(struct kg_policy_advantage *out,
                                const struct kg_algo *algo,
@@ -108,8 +108,8 @@ kg_status kg_policy_weights(const struct kg_policy_weights *w, const struct kg_a
                             const struct kg_policy_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The two halves of kg_policy_weights, for several ranks: totals of a shape (drop NULL
- * counts all), and the weights for given totals. */
+/* kg_policy_weights in two parts, for several ranks: the totals of a shape (drop NULL: of
+ * all sequences), and the weights for given totals. */
 void kg_policy_totals(struct kg_policy_totals *totals, const struct kg_algo *algo,
                       int64_t n_seqs, const int64_t *seq_begin, const uint8_t *drop);
 kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
@@ -137,8 +137,8 @@ struct kg_policy_batch {
     const double *entropy;   /* (N) or NULL; needed when algo.entropy_coef > 0 */
     const double *kl_exact; /* (N) KG_NEED_EXACT_*: the exact KL of the row's direction */
 
-    /* The ids of a row: columns 0 .. k_sampler-1 are the sampler's most likely ids,
-     * largest first; then the k_anchor most likely ids of the anchor. -1 marks an unused
+    /* The ids of a token: columns 0 .. k_sampler-1 are the sampler's most likely ids,
+     * most likely first; then the anchor's k_anchor most likely ids. -1 marks an unused
      * slot. An id may be in both parts. */
     int k_sampler, k_anchor; /* K = k_sampler + k_anchor */
     const int32_t *ids;      /* (N,K) */
@@ -147,8 +147,8 @@ struct kg_policy_batch {
     const double *mu_at;     /* (N,K) sampler at ids; NULL unless KG_NEED_MU_AT */
 
     /* Truncated sampling: log of the mass that each policy gives to the recorded kept
-     * set; ratios are then of the policies renormalised on that set. Both NULL: the full
-     * softmax was sampled. */
+     * set; ratios are then formed by the policies renormalised on that set. Both NULL:
+     * the full softmax was sampled. */
     const double *log_kept;     /* (N) current policy */
     const double *old_log_kept; /* (N) old policy */
 
@@ -159,8 +159,8 @@ struct kg_policy_batch {
     const double *is_weight;
     const uint8_t *selected; /* (N) rows of batch scope: output of kg_policy_select */
     double kl_divisor;       /* divisor of every KL term (batch_std + 1e-6); 0: none */
-    /* random rows of kg_policy_select draw by these two numbers; select_draw is the index
-     * of the optimizer batch in its run, below 2^56 */
+    /* kg_policy_select draws by these two numbers, in rows that draw; select_draw is the
+     * index of the optimizer batch in its run, below 2^56 */
     uint64_t select_seed, select_draw;
 };
 
@@ -178,13 +178,13 @@ struct kg_policy_gap {
     double weight_max;
 };
 
-/* Tokens dropped by a trust region. */
+/* Sums over the tokens that a trust region drops. */
 struct kg_policy_dropped {
     double p_sum, mu_sum, ratio_sum, entropy_sum;
 };
 
-/* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
- * turns them into named metrics. `{0}` is the start. */
+/* Sums and counts over loss tokens, added up over micro-batches. Start with {0};
+ * kg_policy_metrics_list turns them into named metrics. */
 struct kg_policy_metrics {
     int64_t tokens;
     int64_t seqs;
@@ -219,9 +219,9 @@ struct kg_policy_metrics {
     double divergence_max;
     int64_t divergence_below_01;
     int64_t divergence_below_05;
-    int64_t mask_seqs; /* sequences with a policy term, checked by algo.mask */
+    int64_t mask_seqs; /* sequences with a policy term that algo.mask checked */
     int64_t mask_dropped;
-    double mask_sum; /* of their divergence */
+    double mask_sum; /* sum of their divergences */
     double mask_max;
     int64_t entropy_tokens;
     double entropy_sum;
@@ -255,7 +255,7 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
                               const struct kg_policy_metrics *m);
 
 struct kg_policy_grad {
-    /* arrays of the caller, overwritten */
+    /* the caller's arrays; kg_policy_loss overwrites them */
     double *a_logp; /* (N) dloss/dlogp of the sampled token */
     /* (N,K) dloss/dlogp_at; NULL if K is 0. If the sampled token is among ids, the head
      * adds this to a_logp */
@@ -274,21 +274,21 @@ struct kg_policy_grad {
     double pg, kl,
         entropy; /* weighted sums; loss = pg + kl_beta kl - entropy_coef entropy */
     double loss;
-    bool any; /* some coefficient is not zero, so the update moves weights */
+    bool any; /* some coefficient is not 0: the update changes weights */
     struct kg_policy_metrics metrics;
 };
 
 /* Computes the loss of one micro-batch, its gradient with respect to every log-prob, and
  * metrics.
- * errors: EINVAL (names the absent input), ENONFINITE (first bad token and value),
+ * errors: EINVAL (names the missing input), ENONFINITE (first bad token and value),
  * ENOMEM */
 kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo,
                          const struct kg_policy_batch *batch,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rows of batch scope: selects tokens of the whole optimizer batch, one byte per token.
- * Reads the batch's logp, old_logp, kept masses, advantage and pg_weight (0: not in the
- * loss). Random rows use select_seed and select_draw.
+/* For rows of batch scope: selects tokens of the whole optimizer batch, one byte per
+ * token. Reads the batch's logp, old_logp, kept masses, advantage and pg_weight (0: not
+ * in the loss). Rows that draw use select_seed and select_draw.
  * errors: EINVAL, ENONFINITE (first bad token), ENOMEM */
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole,

@@ -1,9 +1,8 @@
 /* Presets: named sets of option values. Anything that the user sets overrides them.
  *
- * A preset is data: keys and texts as in a recipe. train/ applies them. A method defines
- * an algorithm without sizes. A recipe reproduces a published run: it extends a method
- * (`base`) by sizes, lengths and learning rates. A preset's values override those of its
- * base.
+ * A preset is data, keys and texts as in a recipe, which train/ applies. A method defines
+ * an algorithm without sizes. A recipe reproduces a published run: it adds sizes, lengths
+ * and learning rates to a method (`base`). A preset's values override those of its base.
  */
 #ifndef KG_POLICY_PRESETS_H
 #define KG_POLICY_PRESETS_H
@@ -16,7 +15,7 @@
 struct kg_preset_value {
     const char *key; /* a recipe's key; NULL ends the list */
     const char *value;
-    const char *from; /* the preset that gives it: the name of this one, or of a base */
+    const char *from; /* name of the preset that sets it: this one or a base */
 };
 
 enum kg_preset_kind { KG_PRESET_METHOD, KG_PRESET_RECIPE };

@@ -20,8 +20,8 @@ double kg_policy_adaptive_kl(double coef, double kl, double target, double horiz
                              int64_t n);
 
 /* token_reward[n] -= beta kl[n], with algo's KL estimator on old_logp and anchor_logp (no
- * importance weight, since the sample is from the old policy). mean_kl out, for the
- * controller: mean over sequences of the mean over tokens.
+ * importance weight: the old policy drew the samples). mean_kl out, for the controller:
+ * mean over sequences of the mean over tokens.
  * errors: EINVAL (the estimator needs more than the sampled token), ENONFINITE */
 kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const struct kg_algo *algo, int64_t n_seqs,
@@ -45,9 +45,9 @@ kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *take
                                  const double *anchor_logp,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether the anchor moves after this step (counted from 1), or after this update if
- * anchor.unit is update. Never for fixed, none, iterative, and ema with eta 1. Ignores
- * anchor.kappa. */
+/* Whether the anchor is updated after this step (counted from 1), or after this optimizer
+ * update if anchor.unit is update. Never for fixed, none, iterative, and ema with eta 1.
+ * Ignores anchor.kappa. */
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step);
 /* Defines the recursion: anchor <- eta anchor + (1 - eta) theta. The weights themselves
  * are updated by an operation of tensor/ in fp32.

@@ -14,11 +14,11 @@
 #include <stddef.h>
 
 /* The samples that the KL is taken over. The last two need kl.after_filter; without it
- * dropped samples stay in the KL, which then behaves as NONE, or as REFILL under dynamic
- * sampling. */
+ * the KL includes dropped samples and behaves as under NONE, or as under REFILL with
+ * dynamic sampling. */
 enum kg_policy_filter {
     KG_FILTER_NONE,
-    /* all samples drawn by dynamic sampling until enough groups differed: their number
+    /* all samples that dynamic sampling drew until enough groups differed: their number
      * depends on the samples */
     KG_FILTER_REFILL,
     KG_FILTER_DYNAMIC,   /* groups whose rewards differ */
@@ -26,8 +26,8 @@ enum kg_policy_filter {
     KG_FILTER_COUNT
 };
 
-/* Compares the expected gradient with the exact KL gradient at every context, times the
- * context's expected weight. */
+/* How the expected gradient compares with the exact KL gradient at every context, times
+ * the context's expected weight. */
 enum kg_average {
     KG_AVERAGE_BIASED,
     KG_AVERAGE_FADES, /* biased by O(1/N), N samples in the batch */
@@ -35,8 +35,8 @@ enum kg_average {
 };
 
 /* Classifies the average that the KL row and the aggregation row with these indices form
- * under `filter`. published: use kl.gradient=published, for KL rows that have both forms.
- * A KL row that claims no target is KG_AVERAGE_BIASED. */
+ * under `filter`. published: with kl.gradient=published, for KL rows that have both
+ * forms. A KL row that claims no target is KG_AVERAGE_BIASED. */
 enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,
                                   enum kg_policy_filter filter);
 
