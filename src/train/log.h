@@ -1,5 +1,5 @@
-/* The log of a run: RUN/metrics.jsonl, and two views of it that are only warned about if
- * they fail.
+/* The log of a run: RUN/metrics.jsonl, and two views of it. If a view fails, the run only
+ * warns.
  *
  * TensorBoard events: RUN/events.out.tfevents.* of RL and validation, and
  * RUN/sft/events.out.tfevents.* of SFT, whose steps are counted separately. To a reader

@@ -1,10 +1,10 @@
-/* The life of a run: warm start, RL steps, validation and checkpoints in between, and
+/* The life of a run: SFT, RL steps with validation and checkpoints in between, and
  * stopping.
  *
- * A stop request (SIGINT, SIGTERM) is looked at between steps: the step in progress is
- * finished, unless it waits for a tool that does not answer, and a checkpoint is written.
- * A step that fails before its first update, and a validation that fails, leave a
- * checkpoint of the last whole step too.
+ * The loop checks for a stop request (SIGINT, SIGTERM) between steps. It finishes the
+ * step in progress, unless that step waits for a tool that does not answer, and writes a
+ * checkpoint. If a step fails before its first update, or a validation fails, the loop
+ * also writes a checkpoint of the last complete step.
  */
 #include "train/run.h"
 

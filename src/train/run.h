@@ -85,9 +85,9 @@ struct kg_run_inputs {
     struct kg_episode_opts episode_opts; /* env NULL: single turns */
 };
 
-/* The state of a run: weights and progress. It is changed by updates, moves of the
- * anchor, the sampler's refresh, a validation (which swaps weights with their average for
- * a while) and loading a checkpoint. */
+/* The state of a run: weights and progress. It is changed by updates of policy and
+ * anchor, the sampler's refresh, a validation (which swaps weights with their average
+ * meanwhile) and loading a checkpoint. */
 struct kg_run_state {
     struct kg_model *model;
     struct kg_model *anchor;  /* NULL: none; a fixed one is not part of checkpoints */
@@ -100,7 +100,7 @@ struct kg_run_state {
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */
     char saved_name[KG_CHECKPOINT_NAME];
-    /* some updates of a step are done, not all: the state is of no step */
+    /* only some updates of a step are done: the state is that of no step */
     bool midway;
 };
 
@@ -146,7 +146,7 @@ struct kg_run_log {
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
     struct kg_further_names further; /* names returned by graders so far */
     bool told_ungraded;              /* the warning about missing verdicts was logged */
-    /* since training began or was resumed: samples with a reward to learn from, and those
+    /* since training began or was resumed: number of samples to learn from, and of those
      * with a verdict */
     int64_t samples, judged;
     double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
@@ -180,9 +180,9 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
-/* Checks the needs of a run with this many ranks: a lane per trainer, unless gradients
- * are divided; and on CPUs no anchor that is packed from master weights on the fly,
- * because ranks have only cuts of them.   errors: EINVAL */
+/* Checks that the recipe fits this many ranks: a lane per trainer, unless gradients are
+ * sharded; and on CPUs no anchor that is packed from master weights on the fly, because
+ * ranks hold only shards of these.   errors: EINVAL */
 kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              bool on_cpu, struct kg_err *err) KG_MUST_CHECK;
 
@@ -192,9 +192,9 @@ kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *
 kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether trainers have only their cuts of the gradient. */
+/* Whether trainers hold only their shards of the gradient. */
 bool kg_run_divides_gradients(const struct kg_run_inputs *in);
-/* The model that samples: the separate sampler, if any. */
+/* The model that samples: state->sampler, or state->model if that is NULL. */
 struct kg_model *kg_run_sampler(const struct kg_run_state *state);
 /* Updates the weights that sample the next step, if they are not the model's own. */
 kg_status kg_run_refresh_sampler(struct kg_run_state *state,
@@ -243,14 +243,14 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
                           bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
 
 /* Describes a run in advance: batch arithmetic, memory, disk. Text for the user;
- * starts and leaves nothing. init.from is resolved. ranks: memory is per rank; none is
- * started
+ * starts no rank and writes nothing. init.from is resolved. ranks: their number; memory
+ * is per rank
  * errors: all that kg_train_run would raise before its first step */
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         int ranks, struct kg_err *err) KG_MUST_CHECK;
 /* Describes the memory use on a device of device_bytes, or with 0 on this machine, by
- * kg_run_outline. Also complete if it does not fit.   errors: ENOMEM, and those of the
- * recipe */
+ * kg_run_outline. The text is complete even if the run does not fit.   errors: ENOMEM,
+ * and those of the recipe */
 kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
                                int ranks, uint64_t device_bytes,
                                struct kg_err *err) KG_MUST_CHECK;

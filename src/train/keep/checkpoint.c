@@ -1,20 +1,20 @@
-/* Saving and loading the state of a run, so that continuing gives the bits of never
- * having stopped.
+/* Saves and loads the state of a run, so that a resumed run has the bits of one that
+ * never stopped.
  *
- * The state is a list of slabs (vectors_of) and a table of counters (counters.c); saving
- * and loading walk the same two, so that nothing can be written and not read. A folder is
- * made beside the others under another name, every file synced, and renamed: a kill at
- * any moment leaves the newest whole one, and what it interrupted is recognised by its
- * name at the next start (settle_all).
+ * The state is a list of slabs (vectors_of) and a table of counters (counters.c). Saving
+ * and loading walk the same list and table, so nothing can be written and not read. A
+ * folder is written under a temporary name, every file is synced, then the folder is
+ * renamed. A kill at any moment therefore leaves the newest complete checkpoint, and the
+ * next start recognises an interrupted folder by its name (settle_all).
  *
- * A thread writes, beside the rollout of the next step, which reads weights and changes
- * none. Code that changes them waits for the thread first. From a device the state comes
- * by page-locked pieces, which hold up nothing that the rollout launches.
+ * A thread writes during the rollout of the next step, which reads weights and changes
+ * none. Code that changes weights waits for the thread first. A device's state is copied
+ * in page-locked pieces, which do not delay the rollout's launches.
  *
- * Of a state that is cut among ranks each writes its cut into files that the first has
- * made at their full length. Its thread says nothing to the others: whether all are done
- * is asked where the checkpoint is waited for, and then they hash it together and the
- * first names it.
+ * If the state is sharded over ranks, the first rank creates the files at their full
+ * length and each rank writes its shard into them. The threads do not communicate: the
+ * ranks agree that all are done when they wait for the checkpoint. Then they hash it
+ * together, and the first rank renames it.
  */
 #include "train/keep/checkpoint.h"
 

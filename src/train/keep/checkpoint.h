@@ -60,7 +60,7 @@ kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
 kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
                              const char *name, enum kg_dtype dtype, int64_t n,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Loads one slab of the state: m's cut of a tensor in m's layout.
+/* Loads one slab of the state: m's shard of a tensor in m's layout.
  * errors: those of kg_checkpoint_find */
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
                              const struct kg_st_set *set, const char *name,

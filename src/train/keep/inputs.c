@@ -1,7 +1,7 @@
-/* The inputs of a run: which keys of its recipe name files that its bits depend on.
+/* The inputs of a run: the keys of its recipe that name files on which its bits depend.
  *
- * One list for writing (manifest.json at the start) and for comparing (a resume). A key
- * that is not read by this run, as sft.data without a warm start, names no input.
+ * The same list is written (manifest.json at the start) and compared (on resume). A key
+ * that this run does not read, such as sft.data without SFT, names no input.
  */
 #include "train/keep/inputs.h"
 

@@ -1,9 +1,9 @@
-/* Creating, checking and cutting back a run directory.
+/* Creates, checks and truncates a run directory.
  *
- * A directory belongs to one run. It is made once and refused afterwards, unless the
- * attempt that made it came to no step; --resume compares it key by key and byte by byte
- * with what the recipe names now. metrics.jsonl, dumps and events are then cut back to
- * where the checkpoint stands, so that what follows is written once.
+ * A directory belongs to one run. It is created once and refused afterwards, unless the
+ * run that created it made no step. --resume compares it key by key and byte by byte with
+ * the recipe and its files. Then metrics.jsonl, dumps and events are truncated to the
+ * step of the checkpoint, so that every later line is written once.
  */
 #include "train/keep/run_dir.h"
 

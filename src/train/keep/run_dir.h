@@ -24,8 +24,8 @@ kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The steps in RUN/metrics.jsonl, up to a line that is cut off. any: some line is of an
- * SFT or RL step, or not from a run. first, last: RL steps; 0: none
+/* The steps in RUN/metrics.jsonl, up to a truncated line. any: some line is of an SFT or
+ * RL step, or not from a run. first, last: RL steps; 0: none
  * errors: EIO */
 struct kg_logged {
     bool any;

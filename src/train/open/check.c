@@ -1,6 +1,6 @@
-/* What a recipe says of the model and the data that were opened: sampling, routers,
- * shaping of rewards, and lengths; and the sizes of what steps use again and again, which
- * the longest answer decides.
+/* Checks a recipe against the opened model and data: sampling, routers, reward shaping
+ * and lengths. Also computes the sizes of memory that steps reuse, from the longest
+ * completion.
  */
 #include "train/open/open.h"
 

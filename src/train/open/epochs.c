@@ -1,9 +1,9 @@
-/* Places of the endless row.
+/* Positions of the endless sequence of epochs.
  *
- * The epoch of a place is place / n, and its permutation is drawn from the number of the
- * epoch only. A resumed run therefore needs only the place that it had reached. A weighed
- * row is made of rounds: of the W places of a round each part has as many as its weight,
- * in an order drawn for that round, and goes on in epochs of its own.
+ * The epoch of a position is position / n, and its permutation is drawn from the number
+ * of the epoch only. A resumed run therefore needs only its position. A weighted sequence
+ * consists of rounds of W positions: each part gets as many as its weight, in an order
+ * drawn for that round, and continues its own epochs.
  */
 #include "train/open/epochs.h"
 

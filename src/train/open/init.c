@@ -1,9 +1,9 @@
-/* Taking weights, anchor and optimizer out of another run's checkpoint.
+/* Takes weights, anchor and optimizer from another run's checkpoint.
  *
- * The other checkpoint's model/ is written for readers, in checkpoint.dtype; what was
- * trained stands in state.safetensors as fp32 slabs, and these are taken. Which
- * checkpoint was meant is pinned when the run begins (kg_init_pin): a path in the config
- * of a run that is resumed must not come to mean a newer one.
+ * That checkpoint's model/ is written for readers, in checkpoint.dtype. The trained fp32
+ * slabs are in state.safetensors, and kedge loads these. The run pins the checkpoint when
+ * it begins (kg_init_pin), so that on resume the path in its config does not resolve to a
+ * newer checkpoint.
  */
 #include "train/open/init.h"
 

@@ -15,8 +15,8 @@
  * The other run is needed only at the start: the first checkpoint of this run holds its
  * full state and the model's small files, and is used from then on.
  *
- * Schedule-free runs are refused, because the learned weights are not the trained ones
- * and their average cannot be restarted.
+ * Schedule-free runs are refused: their learned weights are an average of the trained
+ * weights, and a new run cannot continue that average.
  */
 #ifndef KG_TRAIN_INIT_H
 #define KG_TRAIN_INIT_H

@@ -1,8 +1,8 @@
 /* The memory of a run, item by item, from the shapes of its models and its recipe.
  *
- * --dry-run prints this list. By it a run refuses to start before it allocates anything
- * large, and a test compares it with the bytes actually allocated. Models may be
- * outlines, so a plan needs no weights and no device.
+ * --dry-run prints this list. A run that does not fit refuses to start by it, before it
+ * allocates anything large. A test compares it with the bytes actually allocated. Models
+ * may be outlines, so a plan needs no weights and no device.
  */
 #ifndef KG_TRAIN_MEMORY_H
 #define KG_TRAIN_MEMORY_H
@@ -32,7 +32,7 @@ struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows);
 
 /* A copy of a run for the functions here. It stands for the first of n trainer ranks,
- * which has the largest cut; rollout ranks are not among the n. Borrows the run. */
+ * which has the largest shard; rollout ranks are not among the n. Borrows the run. */
 struct kg_memory_plan {
     struct kg_run run;
     struct kg_model model, anchor, sampler;

@@ -1,5 +1,5 @@
-/* The policy and its sampler: the device of a rank, the folder of the weights, adapters,
- * and what the recipe says of the optimizer, which is judged here rather than after SFT.
+/* The policy and its sampler: the rank's device, the folder of the weights, adapters, and
+ * the options of RL's optimizer, which are checked here rather than after SFT.
  */
 #include "train/open/open.h"
 

@@ -19,8 +19,8 @@ struct kg_run_found {
     struct kg_model_opts opts; /* without backend */
 };
 /* Finds the model, and sets the parts of `in` that need only its shape: init, lora, algo,
- * rl_optim. ranks: the ranks with a cut of the model each; NULL: it is whole. step: as
- * for kg_init_find
+ * rl_optim. ranks: those that share the model, one shard each; NULL: not sharded. step:
+ * as for kg_init_find
  * errors: those of the recipe's keys and of the folder */
 kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in,
                             struct kg_ranks *ranks, int64_t step,
@@ -34,7 +34,7 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
 kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state,
                             const struct kg_run_found *found,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Sets state->lag, and opts of a separate sampler. *wanted: it is needed */
+/* Sets state->lag, and opts of a separate sampler. *wanted: it has a separate sampler */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state,
@@ -94,7 +94,7 @@ kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* step/episodes.c: opens work->episodes if the config has an environment.
- * be: of the model */
+ * be: the model's backend */
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
                                const struct kg_backend *be,
                                struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,7 @@
-/* Every key that names a model's folder or a file of data, and the commit it came to
- * mean.
+/* Pins every key that names a model folder or a data file of the hub to a commit.
  *
- * A config keeps the pinned name, so that config.yaml and the comparison on resume are
- * the same wherever the cache lies; the fields of a recipe get the path in it.
+ * A config keeps the pinned name, so that config.yaml and the comparison on resume do not
+ * depend on the place of the cache. The fields of a recipe get the path in the cache.
  */
 #include "train/open/pin.h"
 

@@ -1,7 +1,7 @@
-/* --dry-run: what one step is, what the run needs, said before anything is started.
+/* --dry-run: prints what one step does and what the run needs, before anything starts.
  *
- * The objects are really opened (so that every refusal of a real run is met here too);
- * nothing is written.
+ * The objects are really opened, so every error of a real run occurs here too; nothing is
+ * written.
  */
 #include "train/run.h"
 

@@ -1,5 +1,5 @@
-/* See plan_search.h. An index is opened as the run will open it, its encoder too: what
- * would be refused then is refused now. A server is not asked.
+/* See plan_search.h. Opens an index and its encoder as the run will, so that an error
+ * occurs now. Does not contact a server.
  */
 #include "train/open/plan_search.h"
 

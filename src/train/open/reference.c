@@ -1,7 +1,7 @@
-/* Opening a second checkpoint, and refusing one whose ids mean something else.
+/* Opens a second checkpoint, and refuses one whose ids have other meanings.
  *
- * A KL between models with shuffled vocabularies is a finite number that means nothing;
- * nobody would notice. So the tokenizers are compared id by id, as bytes, before any
+ * A KL between models with different vocabularies is a finite number without meaning, and
+ * no metric would show it. So the tokenizers are compared id by id, as bytes, before any
  * log-prob is.
  */
 #include "train/open/open.h"

@@ -1,10 +1,10 @@
-/* Opening and closing a run: recipe to objects.
+/* Opens and closes a run: from recipe to objects.
  *
- * Every refusal happens here, before anything is written; --dry-run goes exactly so far.
- * What keys say of each other is looked at before the model is opened, what they say of
- * the model before the data. Memory that steps use again and again (rows, engine, lagged
- * weights) is taken here once, at the sizes that the longest answer can need: a run that
- * starts does not run out of memory in its tenth hour.
+ * Every refusal happens here, before anything is written; --dry-run stops here. Keys are
+ * checked against each other before the model is opened, and against the model before the
+ * data is. The memory that steps reuse (rows, engine, lagged weights) is allocated here
+ * once, at the sizes that the longest completion can need, so a run that has started does
+ * not run out of memory in its tenth hour.
  */
 #include "train/open/open.h"
 

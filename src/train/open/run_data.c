@@ -1,10 +1,10 @@
-/* Loading the data of a run: files with their templates and weights, joined; the warm
- * start's sequences.
+/* Loads the data of a run: its files with their templates and weights, joined; the
+ * sequences of SFT.
  *
- * Lists of the recipe stand side by side (data.train, data.weights, data.templates):
- * entry i of each is about file i, and a list of another length is refused. A problem
- * keeps the name of its source, for metrics; two files of one name are told apart by as
- * much of their paths as that needs.
+ * The lists of the recipe (data.train, data.weights, data.templates) correspond: entry i
+ * of each belongs to file i, and a list of another length is refused. A problem keeps the
+ * name of its source, for metrics. If two files have the same name, their sources include
+ * as much of the paths as distinguishes them.
  */
 #include "train/open/open.h"
 

@@ -1,9 +1,8 @@
-/* Building the sequences of supervised training from the pieces of records.
+/* Builds the sequences of SFT from the pieces of records.
  *
- * A piece is tokenised by itself and tagged with its source, so the loss knows what the
- * model wrote without looking for marks in a text. A sequence that is longer than
- * the limit is left out and counted, never cut; one without a token of the model is an
- * error of its record.
+ * Each piece is tokenised separately and tagged with its source, so the loss finds the
+ * model's tokens without marks in a text. A sequence longer than the limit is dropped and
+ * counted, never truncated. A record without a token of the model is an error.
  */
 #include "train/open/sft_data.h"
 

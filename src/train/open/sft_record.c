@@ -1,10 +1,10 @@
-/* The forms that a record of supervised training may have, and a conversation cut into
- * what the model reads and what it writes.
+/* Reads the formats of an SFT record, and splits a conversation into what the model reads
+ * and what it writes.
  *
- * A conversation is rendered twice for each turn of the assistant: up to the turn with
+ * For each turn of the assistant a conversation is rendered twice: up to the turn with
  * the generation prompt, which is what the model reads, and with the turn. The second
- * must begin with the first; a template that rewrites what was said before (leaving
- * thinking out, say) is refused, because no rollout would ever see that text.
+ * text must begin with the first. A template that rewrites earlier turns (removes
+ * thinking, say) is refused, because no rollout would ever produce that text.
  */
 #include "train/open/sft_record.h"
 

@@ -1,11 +1,11 @@
-/* What goes between trainers and rollout ranks: a batch as bytes, and the master weights
- * as they are cut among the trainers.
+/* Transfers between trainers and rollout ranks: a batch as bytes, and the master weights
+ * in the trainers' shards.
  *
- * A batch stays bytes until its step, so that a trainer meets it when one process would
- * have sampled it. No batch is in a checkpoint: it is a function of weights that are
- * (those of the last L steps), and a run that goes on samples it again. With it come the
- * completions that are begun after it (train/step/begun.h), so that trainers save what
- * one process would have.
+ * A batch stays bytes until its step, so that a trainer reads it when a single process
+ * would sample it. No checkpoint contains a batch: it is a function of the weights of the
+ * last L steps, which the checkpoint contains, and a resumed run samples it again. With a
+ * batch come the completions begun after it (train/step/begun.h), so that trainers save
+ * what a single process would save.
  */
 #include "train/step/ahead.h"
 

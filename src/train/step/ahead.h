@@ -1,5 +1,5 @@
-/* Rollout ranks beside trainer ranks (ranks.rollout): the last ranks sample and grade,
- * the others do everything else.
+/* Rollout ranks and trainer ranks (ranks.rollout): the last ranks sample and grade, the
+ * others do everything else.
  *
  * With rollout.lag L, a step learns from samples of the weights L steps earlier. So while
  * the trainers compute step t, the rollout ranks can sample the batch of step t + L with
@@ -28,7 +28,7 @@ struct kg_ahead {
     /* number of trainers, which are the first ranks; 0: every rank does everything */
     int trainers;
     bool samples;             /* this is a rollout rank */
-    bool begun;               /* the batches of the next steps have been made */
+    bool begun;               /* kg_ahead_begin has run */
     int64_t places;           /* on rollout ranks: prompts used by all batches so far */
     struct kg_slab_wire wire; /* sends weights from the first rank to the rollout ranks */
     /* owned: the batch of step s at index s mod (lag + 1); on rollout ranks only the last

@@ -1,10 +1,10 @@
-/* Where the anchor's weights come from, and when they move.
+/* Where the anchor's weights come from, and when they change.
  *
- * Three kinds of anchor are one struct kg_model: a copy of the policy that follows it
- * (ema), one that jumps to it (copy), and a checkpoint of its own that stands still. What
- * differs is who owns the weights: only an anchor with master weights can move, and only
- * such a one is state that a checkpoint must hold. Moving is counted here, at the ends of
- * updates and of steps, and nowhere else, so that a resumed run moves at the same places.
+ * All anchors are a struct kg_model: a copy of the policy that follows it (ema), a copy
+ * that is replaced by it (copy), or a fixed checkpoint. They differ in who owns the
+ * weights. Only an anchor with master weights can change, and only such an anchor is in
+ * checkpoints. Changes are counted here alone, at the ends of updates and steps, so a
+ * resumed run makes them at the same points.
  */
 #include "train/step/anchor.h"
 

@@ -1,4 +1,4 @@
-/* The anchor of a run: the source of its weights, and when they move.
+/* The anchor of a run: the source of its weights, and when they change.
  *
  * An anchor with master weights is part of the run's state and of its checkpoints. A
  * fixed anchor from anchor.path is not saved: it never changes and may have another

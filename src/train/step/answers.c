@@ -1,9 +1,9 @@
-/* A step's batch out of a file: what kg_rl_sample does, without a sampler.
+/* Reads a step's batch from a file: kg_rl_sample without a sampler.
  *
- * The rest of a step asks what drew a token and at which log-prob. No policy of this run
- * drew these, so the present policy is asked, and its answer is the record: the ratio is
- * 1 and a loss that reads only distributions learns from it. Keys that could only mean
- * samples are refused at the start (check).
+ * The rest of a step reads the recorded log-prob of each token. No policy of this run
+ * sampled these tokens, so the current policy computes their log-probs as the record. The
+ * ratio is then 1, and a loss that reads only distributions learns from them. Keys that
+ * apply only to samples are refused at the start (check).
  */
 #include "train/step/rl_batch.h"
 

@@ -1,9 +1,9 @@
-/* From completions that are begun to requests, and back.
+/* Makes requests from begun completions, and joins their results.
  *
- * A piece of a completion is a request like any other: its prompt is the text so far, and
- * its draws go on counting where the last piece ended. A piece of an episode also has
- * what rollout/episode.h keeps of it. So with weights that do not move, pieces are the
- * completion that one request samples, bit for bit.
+ * A piece of a completion is an ordinary request: its prompt is the text so far, and it
+ * counts its draws from where the last piece ended. A piece of an episode also has the
+ * state that rollout/episode.h keeps. So if the weights do not change, the pieces are,
+ * bit for bit, the completion that a single request samples.
  */
 #include "train/step/begun.h"
 

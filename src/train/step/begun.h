@@ -6,14 +6,13 @@
  *
  *   Q = ceil(max_tokens / (N - L + 1))
  *
- * of its tokens; the last version samples all that are left. (For an episode, max_tokens
- * is the maximum that a model can write in it, and only the model's tokens count: a
- * version may stop inside a turn, and an observation belongs to the version that asked
- * for it.) So token j has version
- * s - N + floor(j / Q), clamped to the first version and to s - L: its age is at least L
- * and at most N, and follows from config, seed and lengths alone. All completions of
- * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that no
- * long completion keeps the rest waiting.
+ * of its tokens; the last version samples all that are left. (In an episode only the
+ * model's tokens count, and max_tokens is their maximum: a version may stop inside a
+ * turn, and an observation belongs to the version that called the tool.) So token j has
+ * version s - N + floor(j / Q), clamped to the first version and to s - L. Its age is
+ * between L and N and depends only on config, seed and lengths. A version samples all
+ * completions of steps s .. s + N - L together, each for at most Q tokens, so that no
+ * long completion delays the others.
  *
  * With tool_steps D > 0 an episode also stops when it calls a tool that it must wait for,
  * unless this is its last version. After a call in version v, the observation and the
@@ -34,8 +33,8 @@ struct kg_begun {
     struct kg_traj *trajs; /* (n) owned; by step, then as in a batch */
     size_t n;
     int64_t steps;             /* N - L: steps after the first */
-    size_t group;              /* samples of a prompt */
-    int32_t slice, max_tokens; /* Q, and of a whole completion */
+    size_t group;              /* samples per prompt */
+    int32_t slice, max_tokens; /* Q; of a whole completion */
     int32_t tool_steps;        /* versions between a tool call and its observation */
     bool plays;                /* completions are episodes */
 };

@@ -1,9 +1,8 @@
-/* Episodes of a run: the environment that the recipe names, and what of episodes is
- * logged.
+/* Episodes of a run: opens the environment of the recipe, and logs metrics of episodes.
  *
- * A tool that fails for good ends the run, not the episode: answers without their
- * observation would be trained on as if the model had failed. The run stands behind its
- * last step and goes on with the same bits once the tool answers.
+ * A tool that fails for good ends the run, not the episode: without the observation, the
+ * completion would be trained on as if the model had failed. The run keeps its last
+ * complete step and continues with the same bits when the tool works again.
  */
 #include "train/step/sums.h"
 

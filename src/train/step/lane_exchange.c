@@ -1,19 +1,19 @@
-/* Piece by piece: each rank sends its blocks of a cut to the cut's owner, the owner adds
- * them along the tree, and the sum of the cut goes to all ranks that want it.
+/* Piece by piece: each rank sends its blocks of a shard to the shard's owner, the owner
+ * adds them along the tree, and sends the sum to all ranks that need it.
  *
- * A piece is the same range of every cut, so each rank owns a part of each piece and all
- * add at the same time. When a part of the sum is written, the data that it overwrites
- * has been sent. Only add_blocks adds, in the order of the tree, on whichever rank: so
- * the bits do not depend on the number of ranks.
+ * A piece is the same range of every shard, so each rank owns a part of each piece and
+ * all add at the same time. When a part of the sum is written, the data that it
+ * overwrites has been sent. Only add_blocks adds, in the order of the tree on every rank,
+ * so the bits do not depend on the number of ranks.
  *
- * On one machine ranks read each other's blocks in shared memory: a cut is one piece, and
- * an addition replaces a copy, so main memory moves no more bytes than a copy would. This
- * needs one block of each rank at once, so each rank has exactly one.
+ * On one machine ranks read each other's blocks in shared memory: a shard is one piece,
+ * and an addition replaces a copy, so main memory moves no more bytes than a copy would.
+ * This needs one block of each rank at once, so each rank has exactly one.
  *
  * In other host memory, a piece is so small that it is still in a cache when it is added,
  * if possible to this rank's own block, while the next one arrives: main memory moves
- * little more than the bytes that nobody adds. A device's pieces are larger, and one at a
- * time.
+ * little more than it does without the addition. A device's pieces are larger, and one at
+ * a time.
  *
  * Between GPUs joined by NCCL all stays on the devices: blocks arrive in device memory,
  * and the device's operation adds them with the same bits as the host.

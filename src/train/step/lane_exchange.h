@@ -1,10 +1,10 @@
 /* Sums all lanes when each rank has computed its own.
  *
- * A rank adds its blocks of neighbouring lanes (kg_tree_cover) by itself. Then slabs are
- * cut among the ranks: each rank receives its cut of every block and adds the blocks
- * along the tree, which gives the sum of that cut. If every rank needs the whole sum, the
- * cuts are sent to all; if a rank updates only its cut (a cut model), they stay. The
- * exchange works in pieces, so it needs no second slab.
+ * A rank first adds its own blocks of neighbouring lanes (kg_tree_cover). Then each rank
+ * receives its shard (kg_cut_of) of every block and adds the blocks along the tree, which
+ * gives the sum of that shard. If every rank needs the whole sum, it sends the sum to
+ * all; if the model is sharded, it keeps it. The exchange works in pieces, so it needs no
+ * second slab.
  */
 #ifndef KG_TRAIN_LANE_EXCHANGE_H
 #define KG_TRAIN_LANE_EXCHANGE_H
@@ -19,8 +19,8 @@ struct kg_lane_blocks {
 };
 
 /* sum = all lanes of all ranks. Every rank has the blocks of its share of `lanes`
- * (kg_share_of); sum may be one of its blocks. cut: only this rank's cut of the sum is
- * computed (kg_cut_of); the rest of sum is undefined
+ * (kg_share_of); sum may be one of its blocks. cut: computes only this rank's shard of
+ * the sum (kg_cut_of); the rest of sum is undefined
  * errors: ENOMEM, of the device, of the ranks; reported on all ranks */
 kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
                            int lanes, bool cut, struct kg_ranks *ranks,

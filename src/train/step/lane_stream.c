@@ -1,5 +1,6 @@
-/* One clock for all ranks: at tick t a rank computes its own bucket t - delay; after each
- * tick all ranks exchange what is due. So no rank has to ask which data is ready.
+/* One clock for all ranks: at tick t a rank computes bucket t - delay, with its own
+ * delay; after each tick the ranks exchange what is due. So no rank polls for data that
+ * is ready.
  *
  * The delay grows by one from pack to pack of a lane, and stays where the next lane
  * begins. So blocks that end at the same tick reach the tree in the order of lanes, after
@@ -9,9 +10,9 @@
  * agreed messages. Their data is then invalid, and all ranks learn this at the end of the
  * round.
  *
- * With a device, its memory holds the current bucket and its cut of the sum. The stripes,
- * which are most of the memory and are added to once per round, are on the host. With
- * NCCL a rank copies only its own stripes to the host, otherwise all that it deals.
+ * A device's memory holds the current bucket and the rank's shard of the sum. The
+ * stripes, which are most of the memory and are added to once per round, are on the host.
+ * With NCCL a rank copies only its own stripes to the host, otherwise all that it deals.
  */
 #include "train/step/lane_stream.h"
 

@@ -1,5 +1,5 @@
-/* The gradient of all lanes when no rank has memory for all of it: it is computed bucket
- * by bucket, and each rank keeps a part.
+/* The gradient of all lanes if no rank has memory for all of it: the ranks compute it
+ * bucket by bucket, and each keeps its shard.
  *
  * A bucket is the range that one backward stage adds to: a layer. Lanes are split into
  * packs as on a single rank, and in each round every rank gets one pack. All run the
@@ -12,7 +12,7 @@
  * After the last pack of a round, or of its lane, the bucket is dealt out in equal
  * stripes. The stripe of an unfinished lane continues in the next round; the stripe of a
  * finished lane is added along the tree of ranks/lanes.h by the rank that has it. In the
- * end stripes go to the owners of cuts.
+ * end the stripes are sent to the owners of the shards.
  *
  * Any number of ranks works with any number of lanes.
  */
@@ -73,8 +73,8 @@ struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets 
 
 struct kg_lane_job;
 
-/* grads = this rank's cut (kg_cut_of) of the gradient of a job with stages; *job->said is
- * gathered from all, as in kg_lane_sum_run. lane: (job->n) lane of each sequence
+/* grads = this rank's shard (kg_cut_of) of the gradient of a job with stages; *job->said
+ * is gathered from all ranks, as in kg_lane_sum_run. lane: (job->n) lane of each sequence
  * errors: of forward and backward on any rank, ENOMEM; reported on all */
 kg_status kg_lane_stream_run(struct kg_lane_stream *memory, struct kg_slab *grads,
                              const struct kg_lane_job *job, const int32_t *lane,

@@ -1,5 +1,5 @@
-/* Sums a gradient from lanes: each lane is computed in place by itself, and lanes are
- * added along the tree of ranks/lanes.h, whichever rank computed them.
+/* Sums a gradient from lanes: each lane is computed separately and in place, and lanes
+ * are added along the tree of ranks/lanes.h, on any number of ranks.
  *
  * With one lane, the lane is the gradient: no copies and no memory.
  */
@@ -21,7 +21,7 @@ struct kg_lane_sum {
     struct kg_lane_stream stream; /* owned: for jobs computed by buckets */
 };
 
-/* Number of slabs that C lanes need besides the slab of the gradient, maximum over the
+/* Number of slabs that the lanes need in addition to the gradient's, maximum over the
  * ranks. */
 int kg_lane_sum_slabs(int lanes, int ranks);
 
@@ -49,16 +49,16 @@ struct kg_lane_job {
     kg_lane_fn work;
     void *context;
     struct kg_str *said; /* empty at first; `work` appends to it, in order of the lanes */
-    bool cut; /* with ranks: compute only this rank's cut (kg_cut_of) of the sum */
+    bool cut; /* with ranks: compute only this rank's shard of the sum (kg_cut_of) */
     /* how to compute the gradient if no rank has memory for all of it: `grads` is then
-     * this rank's cut; borrowed. NULL: lane by lane */
+     * this rank's shard; borrowed. NULL: lane by lane */
     const struct kg_lane_stages *stages;
 };
 
-/* grads = the gradient of a job's sequences, dealt to its lanes (ranks/lanes.h). Each
- * lane is computed from 0 by the rank that has it; the sum is on every rank, or with
- * job->cut each has its cut. *job->said then has the texts of all lanes in order. The
- * bits depend only on the lengths and the number of lanes.
+/* grads = the gradient of a job's sequences, dealt to its lanes (ranks/lanes.h). The rank
+ * that has a lane computes it from 0. Every rank gets the sum, or with job->cut its shard
+ * of the sum. *job->said then has the texts of all lanes in order. The bits depend only
+ * on the lengths and the number of lanes.
  * errors: of work on any rank, ENOMEM */
 kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
                           const struct kg_lane_job *job, struct kg_ranks *ranks,

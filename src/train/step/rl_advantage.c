@@ -1,8 +1,8 @@
 /* From rewards to the advantage of every loss token.
  *
- * Advantages are made of the answers that are learned from and have a verdict. What is in
- * the batch for its KL alone, and what no grader judged, must not enter a mean or a
- * deviation: the policy's mathematics drops them (kg_policy_scores.drop).
+ * Only completions that are learned from and have a verdict count in advantages. A
+ * completion that is in the batch only for its KL, or has no verdict, must not enter a
+ * mean or a deviation; kg_policy_scores.drop excludes it.
  */
 #include "train/step/rl_step.h"
 

@@ -1,11 +1,11 @@
-/* From graded answers to flat arrays of loss tokens, and the passes that fill them.
+/* From graded completions to flat arrays of loss tokens, and the passes that fill them.
  *
  * An algorithm may need more than the record: log-probs of the anchor, recomputed old
- * ones, the mass of kept sets. One pass over the samples computes it; its plan says with
- * which model, and which of it. Answers that no term of the loss reads are not asked
- * about (is_asked): the pass costs forwards. With rollout.router_replay the policy is
- * read through the experts that the sampler chose; a sampler makes the same choice again,
- * and an anchor, another policy, its own.
+ * log-probs, the mass of kept sets. One pass over the samples computes them; its plan
+ * names the model and the outputs. The pass skips completions that no term of the loss
+ * reads (is_asked), to save forwards. With rollout.router_replay the policy uses the
+ * experts that the sampler chose. The sampler would choose the same experts again; an
+ * anchor, another policy, chooses its own.
  */
 #include "train/step/rl_batch.h"
 

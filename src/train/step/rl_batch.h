@@ -18,7 +18,7 @@ struct kg_rl_dynamic {
     int64_t batches; /* 0: off */
     int64_t prompts;
     int64_t answers;
-    int64_t judged; /* answers with a verdict; reward_sum adds their rewards */
+    int64_t judged; /* completions with a verdict; reward_sum adds their rewards */
     int64_t correct;
     int64_t all_right, all_wrong; /* prompts */
     int64_t equal;   /* prompts with the same value of the metric for all samples */
@@ -42,7 +42,7 @@ struct kg_rl_batch {
     /* (n_trajs) owned: shaped reward of the greedy completion, NaN without a verdict;
      * NULL unless needed */
     double *greedy;
-    double greedy_correct; /* number of correct ones among n_greedy */
+    double greedy_correct; /* number of correct completions among n_greedy */
     double greedy_ungraded;
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
@@ -57,7 +57,7 @@ struct kg_rl_batch {
      * mass, sum of squares) */
     int anchor_passes, own_passes;
     int32_t group; /* samples per prompt */
-    /* samples are expected to have a verdict (kg_task_judges); samples without are left
+    /* samples are expected to have a verdict (kg_task_judges); those without one are left
      * out */
     bool judges;
     bool shaped; /* rewards include overlong shaping */
@@ -98,8 +98,8 @@ static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
     return !b->drop || !b->drop[i];
 }
 
-/* True if samples need no verdict, or if the sample and its greedy completion (if there
- * is one) have one. */
+/* True if no verdicts are needed, or if sample i and its greedy completion, if any, have
+ * verdicts. */
 static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
 {
     return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
@@ -157,7 +157,7 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
  * in the micro-batches; for the iterative anchor the sampler's records suffice, except
  * for the anchor's own top ids. */
 bool kg_rl_asks_anchor(const struct kg_algo *algo, const struct kg_model *anchor);
-/* Computes the anchor's rows; called again after the anchor moved. */
+/* Computes the anchor's rows; called again when the anchor has changed. */
 kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
                            const struct kg_run_state *state, struct kg_run_work *work,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
 /* Metrics and dumps of an RL step.
  *
- * Everything that a step knows is put once, here, under names whose rows stand in
- * report/metrics.c. A mean is logged only where there was something to take it of;
- * so a missing name says "none", and never 0.
+ * Every number of a step is logged once, here, under a name that has a row in
+ * report/metrics.c. A mean of nothing is not logged, so a missing name says "none", and
+ * never 0.
  */
 #include "train/step/rl_log.h"
 

@@ -25,8 +25,8 @@ struct kg_rl_totals {
     bool skipped;   /* the step was skipped because of a non-finite number */
     double kl_beta; /* coefficient in this step */
     double kl_divisor;
-    /* kl.in other than loss: mean over samples of the mean over tokens, and the largest
-     * amount subtracted from an advantage */
+    /* with kl.in other than loss: the KL, mean over samples of the mean over tokens, and
+     * the largest amount subtracted from an advantage */
     double kl_taken, kl_taken_max;
     double trained_tokens; /* tokens with a loss */
     double shared_tokens;  /* tokens that sharing saved: kg_rows_saved */

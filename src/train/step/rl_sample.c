@@ -1,9 +1,9 @@
-/* From prompts to graded answers: rollout, dynamic sampling with refill, shaping, the
- * greedy answers of a baseline.
+/* From prompts to graded completions: rollout, dynamic sampling with refill, shaping, the
+ * greedy completions of a baseline.
  *
- * Prompts stand in an endless row of epochs (train/open/epochs.h). A run counts how
- * many it has taken (count.prompts); a prompt's place in the row is its draw number, so
- * what is drawn for it does not depend on what was drawn before.
+ * Prompts come from an endless sequence of epochs (train/open/epochs.h). A run counts how
+ * many it has taken (count.prompts). The random numbers of a prompt are keyed by its
+ * position in that sequence, so they do not depend on earlier draws.
  */
 #include "train/step/rl_batch.h"
 

@@ -1,10 +1,10 @@
 /* One RL step: sample, grade, anchor pass, advantages, optimizer updates, anchor update,
  * log and dump.
  *
- * Weights of tokens are computed once over the whole optimizer batch, as is what each
- * expert has where train.router_aux evens it; micro-batches of whole sequences then add
- * up to the same gradient however they are cut. The mathematics is policy/'s; here is
- * only the order of things.
+ * Token weights, and for train.router_aux the load of each expert, are computed once over
+ * the whole optimizer batch. Micro-batches of whole sequences therefore add up to the
+ * same gradient, however the batch is split. The mathematics is in policy/; this file has
+ * only the order of operations.
  */
 #include "train/step/rl_step.h"
 

@@ -1,10 +1,10 @@
-/* Sums over samples by data source, by reward, and of what graders return besides.
+/* Sums over samples by data source and by reward, and of the additional numbers of
+ * graders.
  *
  * A mean over a mixture hides that one source falls while another rises. Sources are
- * found by name in a short list; the list's end is "other", so that a file with a
- * thousand names does not make a thousand metrics.
- * An answer without a grade has no reward: each part counts the answers in its sum, and
- * its mean is over these alone.
+ * found by name in a short list; all others are combined as "other", so that a file with
+ * a thousand names does not make a thousand metrics. A completion without a grade has no
+ * reward: each part counts the completions in its sum, and its mean is over these.
  */
 #include "train/step/sums.h"
 

@@ -17,7 +17,7 @@ enum {
 struct kg_source_sums {
     const char *name; /* borrowed */
     double answers;
-    double judged; /* answers with a reward; `reward` is their sum */
+    double judged; /* completions with a reward; `reward` is their sum */
     double reward;
     double correct;
     double tokens;
