@@ -1,8 +1,7 @@
-/* A frozen base in 4 or 8 bits: which matrices are kept so, and of which type.
+/* A frozen base in 4 or 8 bits: which matrices are stored in blocks, and of which type.
  *
- * Its values are decoded from the blocks and rounded to bf16, so a forward and a backward
- * have the bits that a checkpoint of these values in bf16 would give. load.c fills the
- * panels.
+ * Their values are decoded and rounded to bf16, so a forward and a backward have the bits
+ * of a checkpoint with these values in bf16. load.c fills the panels.
  */
 #include "model/model_internal.h"
 

@@ -1,14 +1,13 @@
-/* Collects the weights of products of a model whose master weights are cut among ranks:
- * each sends its cut, and all pack the whole.
+/* Collects the weights of products of a sharded model: each rank sends its shard, and all
+ * pack the whole.
  *
  * The layout of the slabs is walked in buckets, of whole parameters or whole panels of a
- * large one. In a bucket weights stand as they will be read, those of products in the
- * compute dtype: they are rounded once, by who has them, as packing would, and cost two
- * bytes each on the way. A cut is a contiguous range of the layout, and its part of a
- * bucket is one too.
+ * large one. A bucket holds weights in the type in which they are read, the compute dtype
+ * for products: their owner rounds them once, as packing would, and sends two bytes each.
+ * A shard is a contiguous range of the layout, so its part of a bucket is contiguous too.
  *
- * A bucket is in host memory. If NCCL joins devices that have all of the model, it is on
- * the device: rounded there, moved from GPU to GPU, packed there.
+ * A bucket is in host memory. If NCCL joins devices that hold the whole model, it is on
+ * the device: rounded there, sent from GPU to GPU, packed there.
  */
 #include "base/mem.h"
 #include "model/model_internal.h"

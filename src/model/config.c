@@ -1,8 +1,7 @@
-/* Reading a HuggingFace config.json: a model of a family of arch.c.
+/* Reads a HuggingFace config.json: a model of a family of arch.c.
  *
- * Which fields there may be is in config_fields.c; those of layers, experts and rope are
- * read in config_layers.c, config_experts.c and config_rope_read.c; writing is in
- * config_write.c.
+ * config_fields.c has the table of all fields. config_layers.c, config_experts.c and
+ * config_rope_read.c read those of layers, experts and rope; config_write.c writes.
  */
 #include "model/config_internal.h"
 

@@ -2,9 +2,9 @@
  * its rule: honoured by a reader, without effect on a causal language model's weights and
  * forward pass, or allowed one value only.
  *
- * Folders also have fields of other programs. One that no table has is refused where its
- * name or value can bear on the mathematics, unless the user says that it has no effect;
- * else it is passed over and named in a warning. So no setting is dropped in silence.
+ * Folders also have fields of other programs. An unknown field is refused if its name or
+ * value may concern the mathematics, unless the user says that it has no effect;
+ * otherwise it is skipped and named in a warning. So no setting is dropped silently.
  */
 #include "model/config_internal.h"
 

@@ -1,5 +1,5 @@
-/* Fields of config.json that tell layers apart: which look through a sliding window,
- * which are without rope, and which turn by a base of their own; and what a layer has.
+/* Fields of config.json that distinguish layers: which have a sliding window, which have
+ * no rope, which rotate by a base of their own; and the features of a layer.
  */
 #include "model/config_internal.h"
 

@@ -1,10 +1,10 @@
 /* Rotary frequencies, in float32 and in the order of operations of transformers'
- * modeling_rope_utils, so that a checkpoint sees the same angles here and there.
+ * modeling_rope_utils, so that a checkpoint gets the same angles in both.
  *
- * Pair i of a head turns by pos theta^(-i/pairs), where all of it is turned
- * pos theta^(-2i/head_dim). A last bit matters: at position
- * 30,000 it is an angle of some thousandths. Powers are exp and log of base/real.h, which
- * are the same on every machine.
+ * Pair i of a head rotates by pos theta^(-i/pairs); if the whole head rotates, that is
+ * pos theta^(-2i/head_dim). The last bit matters: at position 30,000 it is an angle of
+ * some thousandths. Powers are exp and log of base/real.h, which are the same on every
+ * machine.
  */
 #include "base/real.h"
 #include "model/config.h"

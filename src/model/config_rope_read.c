@@ -1,5 +1,5 @@
-/* Fields of config.json about rope: its base, and how it is scaled beyond the positions
- * that it was trained on. What the frequencies are is in config_rope.c.
+/* Fields of config.json about rope: its base, and its scaling beyond the positions of its
+ * training. config_rope.c computes the frequencies.
  */
 #include "base/real.h"
 #include "model/config_internal.h"

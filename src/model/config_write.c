@@ -1,9 +1,9 @@
-/* Writing a config.json that transformers loads.
+/* Writes a config.json that transformers loads.
  *
- * The fields that its class writes for the family, in the layout that both its older and
- * its newer releases read (rope_theta and rope_scaling outside, torch_dtype). Fields that
- * change no number here but are others' to read (a chat setting, say) are taken over from
- * the config that the model came with.
+ * It has the fields that transformers' class writes, in the layout that both its older
+ * and its newer releases read (rope_theta and rope_scaling outside, torch_dtype). Fields
+ * that have no effect in kedge but that other programs read (a chat setting, say) are
+ * copied from the config that the model came with.
  */
 #include "model/config_internal.h"
 

@@ -1,7 +1,7 @@
-/* Numbers of a whole slab out of what each rank knows of its cut.
+/* Numbers of a whole slab from the shards of all ranks.
  *
- * A cut is whole pieces, and a sum over a slab is the sum of its pieces in order: so the
- * sums of pieces travel, and nobody adds what one rank alone would add otherwise.
+ * A shard is whole pieces, and a sum over a slab is the sum of its pieces in order. So
+ * ranks exchange the sums of their pieces and add them in the order of a single rank.
  */
 #include "model/cut.h"
 

@@ -1,4 +1,4 @@
-/* Collective computations on slabs that are cut among ranks. */
+/* Collective computations on slabs that are sharded over ranks. */
 #ifndef KG_MODEL_CUT_H
 #define KG_MODEL_CUT_H
 
@@ -6,8 +6,8 @@
 #include "ranks/ranks.h"
 
 /* *out = sum_i (x_i - minus_i)^2 over n elements; x and minus (NULL for 0) hold this
- * rank's cut. Ranks exchange the sums of their pieces and add them in order, so the bits
- * equal kg_slab_sum_squares of the whole. Collective; ranks NULL: x is the whole.
+ * rank's shard. Ranks exchange the sums of their pieces and add them in order, so the
+ * bits equal kg_slab_sum_squares of the whole. Collective; ranks NULL: x is the whole.
  * errors: ENOMEM, SHAPE, of the ranks */
 kg_status kg_cut_sum_squares(double *out, struct kg_ranks *ranks, int64_t n,
                              const struct kg_slab *x, const struct kg_slab *minus,

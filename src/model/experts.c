@@ -2,15 +2,15 @@
  *
  *     z = h2 Wr^T;  p = softmax(z);  a token has the K experts of the largest p;
  *     x += sum_k w_k E_k(h2),   w_k = p_k, or p_k over their sum;
- *     x += s S(h2),  s = sigmoid(h2 ws^T),   where an expert is shared by all;
+ *     x += s S(h2),  s = sigmoid(h2 ws^T),   if there is a shared expert;
  *     E(h) and S(h) = (silu(h Wgate^T) * h Wup^T) Wdown^T.
  *
  * The one idea: rows are gathered expert by expert, and every product has the rows of one
  * expert. The results are added up token by token in the order of its slots. So a token's
- * bits know nothing of who shares its experts.
+ * bits do not depend on the other tokens of its experts.
  *
- * Backward: with dact_k = dy Wdown_k the gradient of w_k is dact_k . act_k, so what an
- * expert made need not be kept; dWdown_k = dy^T (w_k act_k).
+ * Backward: with dact_k = dy Wdown_k the gradient of w_k is dact_k . act_k, so an
+ * expert's output need not be kept; dWdown_k = dy^T (w_k act_k).
  */
 #include "model/acts_internal.h"
 

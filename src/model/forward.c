@@ -11,9 +11,8 @@
  *     h1 = norm1(x);  q, k, v = h1 W^T + b, [norm of heads], rotate;
  *     x += attention(q, k, v) Wo^T;
  *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
- * or the same of experts (experts.c).
- * What a model has beyond that (arch.h) is asked where it stands: an absent norm, bias or
- * factor is not computed.
+ * or the same for experts (experts.c). Each further feature of a model (arch.h) is tested
+ * where it applies: an absent norm, bias or factor is not computed.
  */
 #include "model/acts_internal.h"
 #include "model/model_internal.h"

@@ -1,8 +1,8 @@
 /* The paged KV cache: pools of key and value rows, in blocks.
  *
- * It holds no sequence and no text of its own, and does not know which of its blocks are
- * in use: that is the caller's tables (kg_pack_seq.blocks). Different rows of the pools
- * may be written at the same time.
+ * It holds no sequences, and does not track which of its blocks are in use: the caller's
+ * tables do (kg_pack_seq.blocks). Different rows of the pools may be written at the same
+ * time.
  *
  * The one idea: a block is KG_KV_BLOCK rows of the pools of all layers of a kind under
  * one number. The samples of a group therefore share their prompt by using the same

@@ -1,25 +1,24 @@
-/* Linear layers: the one place where forward and backward meet the weights of products.
+/* Linear layers: the one place where forward and backward use the weights of products.
  *
- * forward.c and backward.c say which weight and which buffers; what is made of them is
- * said here, so that what stands beside a weight, or that it is frozen, is known nowhere
- * else.
+ * forward.c and backward.c name the weight and the buffers; this file computes. So only
+ * this file handles adapters and frozen weights.
  *
- * The one idea of adapters: A and B stay apart from W wherever a model is read, so
- * sampler and trainer make the same operations, and W never changes. s goes to the narrow
- * side, where it costs N r products and serves the gradients of A and B too.
+ * The one idea of adapters: A and B stay separate from W wherever a model is read, so
+ * sampler and trainer run the same operations, and W never changes. s multiplies the
+ * narrow side, where it costs N r products and serves the gradients of A and B too.
  *
- * One adapter's product and W's are one operation, which writes y once; its bits equal
- * those of the two products, summed in fp32.
+ * The products of W and of one adapter are one operation, which writes y once; its bits
+ * equal those of the two products, summed in fp32.
  *
- * A pack may hold rows of several adapters on one base. W is multiplied by all of them at
- * once, A and B by the rows whose they are; as no row's bits depend on its neighbours
- * each has those of a pack of its own. But where some rows have nothing beside W, each
- * run of rows meets W by itself: what has an adapter is summed in fp32 and rounded once,
- * what has none may be a sum of another order (products choose a plan by the type that
- * they write).
+ * A pack may hold rows of several adapters on one base. W is multiplied by all rows at
+ * once, A and B by their own rows. A row's bits do not depend on its neighbours, so they
+ * are those of a pack with one adapter. But if some rows have no adapter, each run of
+ * rows is multiplied by W separately: rows with an adapter are summed in fp32 and rounded
+ * once, and the sums of rows without one may have another order (products choose a plan
+ * by the type that they write).
  *
- * Of experts W, A and B are as many as there are, and a row meets those of the expert
- * that it was gathered for; all else is the same.
+ * Experts have one W, A and B each, and a row is multiplied by those of the expert that
+ * it was gathered for; all else is the same.
  */
 #include "model/acts_internal.h"
 

@@ -1,13 +1,13 @@
-/* Opening a checkpoint folder: every expected tensor found, checked, and mapped or
- * converted.
+/* Opens a checkpoint folder: finds and checks every expected tensor, and maps or converts
+ * it.
  *
- * It reads safetensors through data/safetensors.h and trusts nothing that the folder
- * says: names, shapes and types are compared with what config.json implies, both ways.
+ * It reads safetensors through data/safetensors.h and trusts nothing in the folder:
+ * names, shapes and types are compared with what config.json implies, both ways.
  *
- * The one idea: a tensor is read once, in pieces of whole panels, converted if it must be
- * and packed; the pages behind a piece are given back at once, so that opening needs
- * little more memory than the packed weights. A trainable model converts into its master
- * slab first. The map does not outlive the call.
+ * The one idea: a tensor is read once, in pieces of whole panels, converted if needed and
+ * packed. The pages of a piece are released at once, so opening needs little more memory
+ * than the packed weights. A trainable model converts into its master slab first. The
+ * mapping does not outlive the call.
  */
 #include "model/model_internal.h"
 

@@ -1,8 +1,8 @@
-/* The adapters of a model: their place in its list, their first values, their files, and
- * what they add to a weight.
+/* The adapters of a model: their place in its list, their initial values, their files,
+ * and what they add to a weight.
  *
- * It knows neither which weights have one (lora_select.c), nor how they are applied
- * (linear.c), nor adapter_config.json (lora_config.c).
+ * Not here: which weights have one (lora_select.c), how they are applied (linear.c),
+ * adapter_config.json (lora_config.c).
  *
  * The one idea: A and B are parameters like any other, after those of the checkpoint,
  * which lose their places in the slabs. So gradients, moments, averages and checkpoints

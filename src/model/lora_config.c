@@ -1,8 +1,8 @@
 /* adapter_config.json, as PEFT writes it.
  *
- * A field is honoured, without effect on what the adapter computes, or must say nothing
- * (null, false, 0, "none", empty): so what later releases add is read as long as it is
- * not used, and refused by name where it is.
+ * A field is applied, or has no effect on the adapter's output, or must be off (null,
+ * false, 0, "none", empty). So a field that a later release adds is accepted while it is
+ * off, and refused by name when it is used.
  */
 #include "model/lora.h"
 

@@ -10,7 +10,7 @@
  * In a model with adapters (lora.h) only the adapters are trained: the base has no master
  * weights, and slabs hold A and B only. Models may share one base.
  *
- * Ranks may divide the master weights: each rank has its cut of every slab and the
+ * Ranks may shard the master weights: each rank has its shard of every slab and the
  * complete `compute`.
  *
  * For a model on a device, master weights and also `compute` of the layers may be in host
@@ -43,7 +43,7 @@ struct kg_param {
     struct kg_mat compute; /* (rows, cols) panels of ct or codes; fp32 for vectors */
     bool plus_one;         /* a norm with compute = 1 + w */
     float *as_stored;      /* (cols) w if plus_one, in the backend's memory; else NULL */
-    float *master;         /* (rows, cols) fp32; NULL for inference, frozen or cut */
+    float *master;         /* (rows, cols) fp32; NULL for inference, frozen or sharded */
     const struct kg_adapter *adapter; /* adapter of this weight; NULL: none */
 };
 
@@ -98,8 +98,8 @@ struct kg_model {
     size_t n_base;          /* number without adapters */
     int64_t n_elements;     /* of all trained parameters: the length of a slab */
     struct kg_slab master;  /* (cut.n) owned; empty for inference */
-    struct kg_cut cut;      /* the part of n_elements in master and other slabs */
-    struct kg_ranks *ranks; /* borrowed: ranks with the other cuts; NULL: not cut */
+    struct kg_cut cut;      /* this rank's shard of master and of all slabs */
+    struct kg_ranks *ranks; /* borrowed: the ranks of all shards; NULL: not sharded */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -128,9 +128,9 @@ struct kg_model_opts {
     const char *adapter;         /* borrowed; folder with their values. NULL: new ones */
     uint64_t seed;               /* for new adapters */
     const struct kg_model *base; /* borrowed; an outline may share its frozen weights */
-    /* borrowed: each rank has a cut (kg_cut_of) of the master weights, and `compute` is
-     * collected from all; functions documented as collective must then be called by all.
-     * NULL, or a single rank: no cuts */
+    /* borrowed: each rank has a shard (kg_cut_of) of the master weights and collects
+     * `compute` from all; all must then call the functions documented as collective.
+     * NULL, or a single rank: not sharded */
     struct kg_ranks *ranks;
     struct kg_opt_list ignore; /* fields of config.json: see kg_model_config_open */
 };
@@ -182,7 +182,7 @@ kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *othe
 void kg_model_free(struct kg_model *m);
 
 /* Packs `compute` from the master weights. Call it after every change of the master
- * weights. Collective: ranks exchange their cuts in packed form.
+ * weights. Collective: ranks exchange their shards in packed form.
  * errors: ENOMEM, of the ranks (reported on all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of backend memory, and of host memory if that is separate. */
@@ -190,7 +190,7 @@ struct kg_bytes {
     uint64_t there;
     uint64_t host;
 };
-/* Temporary memory of a refresh with cuts: buffers for the other ranks and the device.
+/* Temporary memory of a refresh of shards: buffers for the other ranks and the device.
  * nccl: whether it joins their devices */
 struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl);
 /* Backend memory of `compute`, without the master weights. */
@@ -227,8 +227,8 @@ bool kg_model_moves_routers(const struct kg_model *m);
  * adapter_model.safetensors, fp32), or with `merge` the merged checkpoint. */
 enum kg_save_part {
     KG_SAVE_ALL,
-    /* for weights cut among ranks: one rank (FRAME) writes all but values, with files at
-     * full length; then each rank (VALUES) writes the values of its cut */
+    /* for weights sharded over ranks: one rank (FRAME) writes all but values, with files
+     * at full length; then each rank (VALUES) writes the values of its shard */
     KG_SAVE_FRAME,
     KG_SAVE_VALUES,
 };
@@ -303,7 +303,7 @@ kg_status kg_acts_load(int64_t *counts, struct kg_acts *acts,
 /* Starts copying the results of kg_acts_load and kg_acts_p_sum to the host. After any
  * later wait for the backend, neither function waits. */
 kg_status kg_acts_load_later(struct kg_acts *acts, struct kg_err *err) KG_MUST_CHECK;
-/* Host memory of kg_acts_load, allocated at first use. */
+/* Bytes of host memory that kg_acts_load allocates at first use. */
 uint64_t kg_acts_load_bytes(const struct kg_model_config *c, int64_t max_tokens);
 /* Adds a loss that is linear in the routers' probabilities p to later kept forwards:
  * sum_e balance[e] sum_{l,t} p[l,t,e]; the backward adds its gradient. balance (E) on the

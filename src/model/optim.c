@@ -7,10 +7,10 @@
  * is one call over the whole length. With decay of matrices only, it is one call for each
  * run of parameters with the same decay. The gaps between tensors hold zeros, which every
  * operation here keeps zero. Between updates the gradients are free: the weights that are
- * evaluated wait there. On a device the update also writes what products read.
+ * evaluated wait there. On a device the update also writes `compute`.
  *
- * Of a model that is cut among ranks state is of the same cut, and each updates its own:
- * elements are told by their place in the layout, and slabs of a cut begin at its first.
+ * If the model is sharded, so is the state, and each rank updates its shard: an element
+ * is addressed by its position in the layout, and a shard's slabs begin at its first.
  */
 #include "model/optim.h"
 

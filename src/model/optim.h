@@ -10,10 +10,10 @@
  * host computes the update: gradients are copied to the host in pieces, and the new
  * `compute` is copied back. The bits are the same.
  *
- * If the model is cut among ranks (kg_model.ranks), each rank has the state of its cut,
- * updates it, and receives the others' weights; the norm is taken over the whole model.
- * Functions that update, move or measure are then collective, and need the summed
- * gradient of the cut.
+ * If the model is sharded over ranks (kg_model.ranks), each rank has and updates the
+ * state of its shard, and receives the weights of the other shards; the norm is that of
+ * the whole model. Functions that update, move or measure are then collective, and need
+ * the summed gradient of the shard.
  *
  * Schedule-free AdamW has three points: gradients are taken at y, z makes the steps, and
  * their average x is the learned model. Master weights are y during training, so sampling
@@ -64,7 +64,7 @@ struct kg_optim_opts {
     bool keep_trained;     /* averaging rows: evaluate and save the trained weights */
     enum kg_dtype moments; /* KG_F32, or KG_BF16 with stochastic rounding: kg_op_adamw */
     struct kg_rng_key rounding; /* for that rounding */
-    bool cut_grads;             /* cut model: keep only this rank's cut of the gradient */
+    bool cut_grads; /* sharded model: keep only this rank's shard of the gradient */
 };
 /* The type of state i; bytes of all states of n elements. */
 enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
@@ -72,11 +72,11 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    struct kg_slab grads; /* owned; whole even for a cut model, unless opts.cut_grads */
+    struct kg_slab grads; /* owned; whole unless opts.cut_grads */
     int64_t grads_first;  /* element of the slabs at which grads begins */
     /* owned; meaning given by opts.row; in the memory of the master weights */
     struct kg_slab state[KG_OPTIM_STATES];
-    struct kg_slab average; /* view in grads: average from kg_optim_weights, of the cut */
+    struct kg_slab average; /* view in grads: the shard's average (kg_optim_weights) */
     /* (KG_SLAB_RUN) owned: gradients being copied to host weights; NULL if both share
      * memory */
     float *room;
@@ -111,7 +111,7 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
 /* *weights: the weights to evaluate and save. This is the master slab, or the average,
- * computed into o->grads; for a cut model, only the cut. */
+ * computed into o->grads; for a sharded model, only of the shard. */
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Swaps the master slab with o->grads, bit for bit, and refreshes: after kg_optim_weights

@@ -1,9 +1,9 @@
-/* A pack on its way to the backend: what the caller lists sequence by sequence becomes
- * flat arrays, which one copy brings there.
+/* Prepares a pack for the backend: the caller's lists of sequences become flat arrays,
+ * which one copy transfers.
  *
- * A caller says what its sequences are, never where a token's position, key row or block
- * stands: that follows, and is written here once. Operations on memory that the host
- * cannot read cannot check ids, so all are checked here, before they leave.
+ * The caller describes its sequences. Only this file derives the position, key row and
+ * block of each token. Operations on memory that the host cannot read cannot check ids,
+ * so all ids are checked here, before the copy.
  */
 #include "model/acts_internal.h"
 

@@ -3,11 +3,11 @@
  *
  * Two blocks of arrays. struct kg_rows_pack is what operations on a device read and
  * write: tokens, positions, sequences, row numbers, hidden states and their gradients.
- * struct kg_rows is what stays with the host: targets, temperatures, ids, the head's
- * answers and the coefficients of its backward. A hidden state is never read here.
+ * struct kg_rows stays on the host: targets, temperatures, ids, the head's outputs and
+ * the coefficients of its backward. This file never reads a hidden state.
  *
  * A requested row keeps its hidden state over several packs, so that the head runs once
- * for all that several packs began (prompts in pieces).
+ * for prompts whose pieces are in several packs.
  */
 #include "model/rows.h"
 

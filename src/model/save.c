@@ -1,8 +1,8 @@
-/* Writing a checkpoint folder that transformers loads: config.json, safetensors, sidecar
+/* Writes a checkpoint folder that transformers loads: config.json, safetensors, sidecar
  * files.
  *
- * It writes into the folder as it goes and makes nothing atomic: the caller hands a
- * temporary folder and renames it when this returned OK (every file is fsynced by then).
+ * It writes into the folder directly, so it is not atomic: the caller passes a temporary
+ * folder and renames it after OK (every file is fsynced by then).
  *
  * The one idea: the tensors are written in the order of the parameter list. A new shard
  * begins if the next tensor would exceed shard_bytes. Tensors are converted piece by

@@ -1,11 +1,11 @@
-/* Slabs, all that is done to them in whole, and how they are cut.
+/* Slabs, the operations on whole slabs, and their shards.
  *
- * It knows a length and a backend, no tensor: which parameter lies where is model.c's.
+ * This file knows a length and a backend, no tensors: model.c decides which parameter is
+ * where.
  *
- * The one idea: everything goes by pieces of one size. Threads share the pieces, a hash
- * is chained over them, a walk to the host needs a buffer of one, and a cut is a run of
- * them. Whoever holds memory that the host cannot touch has to be asked in this file
- * alone.
+ * The one idea: everything works in pieces of one size. Threads share the pieces, a hash
+ * is chained over them, a walk on the host needs a buffer of one, and a shard is a run of
+ * them. Only this file handles memory that the host cannot access.
  */
 #include "model/slab.h"
 

@@ -87,7 +87,7 @@ kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int6
 kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- pieces and cuts ---- */
+/* ---- pieces and shards ---- */
 
 /* Elements per piece. kg_op_sum_squares sums a piece as a unit, so adding the sums of all
  * pieces in order gives the bits of the whole. */
@@ -117,17 +117,17 @@ kg_status kg_slab_see(struct kg_vec *v, float *room, const struct kg_slab *s,
 kg_status kg_slab_room(float **room, const struct kg_slab *s,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* The part of a slab that one holder has: whole pieces, except the last at the slab's
- * end. */
+/* A shard, the part of a slab that one rank holds: whole pieces, except the last at the
+ * slab's end. */
 struct kg_cut {
     int64_t first;
     int64_t n;
 };
-/* Cut `part` of `parts`, as even as pieces allow; all cuts in order cover [0, n). */
+/* Shard `part` of `parts`, as even as pieces allow; all shards in order cover [0, n). */
 struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts);
-/* The part of elements [first, first+n) inside the cut; n 0: none. */
+/* The part of elements [first, first+n) inside the shard; n 0: none. */
 struct kg_cut kg_cut_within(struct kg_cut cut, int64_t first, int64_t n);
-/* The cut's elements as a slab that owns nothing; never release it. */
+/* The shard's elements as a slab that owns nothing; never release it. */
 struct kg_slab kg_slab_view(const struct kg_slab *s, struct kg_cut cut);
 /* pieces[i] = sum over piece i of (x - minus)^2, minus NULL for 0; same backend. Added in
  * order they give kg_slab_sum_squares. pieces: (kg_slab_pieces(x->n)) */

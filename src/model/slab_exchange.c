@@ -1,6 +1,6 @@
-/* Rounds of one piece for each pair of ranks, until the longest stretch is through. A
- * rank that has less to send and to receive ends earlier: a transport sends no message
- * for an empty range. By NCCL all make as many rounds, since they agree in each.
+/* Rounds of one piece for each pair of ranks, until the longest range is sent. A rank
+ * with less to send and to receive ends earlier: a transport sends no message for an
+ * empty range. With NCCL all ranks run equally many rounds: they agree in each.
  */
 #include "model/slab_exchange.h"
 

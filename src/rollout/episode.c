@@ -1,12 +1,12 @@
-/* The loop of turns: what follows from a turn's end and from an observation.
+/* The loop of turns: what happens when a turn ends and when an observation arrives.
  *
- * An episode's number for the environment carries the number of the run, so that what an
- * earlier run asked for and nobody waits for any more is told apart and dropped.
+ * An episode's number for the environment includes the number of the run, so late
+ * observations of an earlier run are recognised and dropped.
  *
- * An episode that pauses for its tool leaves the call here (struct asked), and a later
- * run that continues it finds the call by the text before it. If no call is found (the
- * process is another one), it is made again: an observation follows from its turn, so
- * only time is lost.
+ * An episode that pauses for its tool leaves its call here (struct asked). A later run
+ * that continues the episode finds the call by the text before it. If there is none
+ * (another process made it), the call is repeated: an observation is a function of its
+ * turn, so only time is lost.
  */
 #include "rollout/episode.h"
 

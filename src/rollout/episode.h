@@ -2,9 +2,9 @@
  * answer, its turns are used up, or the context is full.
  *
  * Tokens are only appended. Model tokens stay as they were sampled. An observation is
- * tokenised by itself as plain text, truncated to its limit between two tokens, and
+ * tokenised separately as plain text, truncated to its limit between two tokens, and
  * appended with source TOOL. The environment reads only the newest turn's MODEL tokens as
- * text, so tool output cannot act.
+ * text, so tool output cannot call tools.
  *
  * While some episodes wait for the environment the others decode; the engine waits only
  * when all wait. The arrival time of an observation does not change any bit.
@@ -119,8 +119,9 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * waited for the environment; NULL allowed.
  * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context or
  * exceeds the window; more than KG_MAX_STOPS stop strings; an environment that breaks its
- * contract), of the environment: EIO if a tool stays down and this is to stop the run;
- * EINTERRUPTED: a stop was requested, and all waited for the environment for a second */
+ * contract), of the environment: EIO if a tool stays down and the run must then stop;
+ * EINTERRUPTED: a stop was requested, and all episodes waited for the environment for 1
+ * s */
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,

@@ -3,11 +3,11 @@
  * Invariant: a row does not depend on its neighbours, so every way to pack rows gives the
  * same bits; all choices below are choices of speed.
  *
- * A decode step packs the newest token of every sequence. Small models are cut into
- * ranges of sequences, one per thread, each with its own activations, so that threads do
- * not synchronise at every product; large models leave the threads to the products.
- * Prompts are packed in chunks; the last hidden states of complete prompts wait among the
- * selected rows while further chunks pass, and go through the head together.
+ * A decode step packs the newest token of every sequence. For small models it is split
+ * into ranges of sequences, one per thread, each with its own activations, so that
+ * threads do not synchronise at every product; large models leave the threads to the
+ * products. Prompts are packed in chunks; the last hidden states of complete prompts wait
+ * among the selected rows while further chunks pass, and go through the head together.
  *
  * The backend draws if it can, and only the drawn tokens are copied to the host. The
  * sampler draws all others from logits: on the CPU, after a prompt (its row may be drawn

@@ -22,7 +22,7 @@ struct kg_exec_prompt {
     const struct kg_prompt_scores *scores; /* borrowed; NULL: no scores */
     int64_t index;                         /* index of the prompt, for errors */
     uint16_t *experts; /* (n,C) borrowed; out: experts of computed tokens; or NULL */
-    /* a later pass draws more tokens after this prompt; for a single prompt only */
+    /* a later pass draws further tokens after this prompt; at most one prompt has it */
     bool again;
     int64_t row; /* out, private to the executor: >= 0 if this pass can draw a token */
     kg_status status; /* out: if not OK, scoring failed with err */
@@ -119,8 +119,8 @@ kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* One prefill pass: computes the first n of `wanted` in order, packing pieces of several
- * together: one chunk, or all missing tokens. Runs the head on the last row of each
+/* One prefill pass: computes the first n of `wanted` in order, with pieces of several in
+ * one pack: one chunk, or all missing tokens. Runs the head on the last row of each
  * complete prompt; the row of a prompt that was complete before was kept (`again`).
  * n_tokens: increased by the number of computed tokens */
 kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t *n_tokens,

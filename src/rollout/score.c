@@ -1,9 +1,9 @@
-/* Scoring: whole sequences through the rows that training uses, every wanted position's
- * numbers to the sequence's own arrays.
+/* Scores whole sequences with the rows that training uses, and copies the numbers of
+ * every wanted position to the arrays of its sequence.
  *
  * The row that predicts token t is the hidden state of position t-1. The head runs only
- * on the requested rows. The rows of a sequence are contiguous, so they are distributed
- * in whole pieces. Neither the packing nor the gathering can be seen in the bits.
+ * on the requested rows. The rows of a sequence are contiguous, so they are copied in
+ * whole pieces. Packing and copying do not change any bit.
  */
 #include "rollout/score.h"
 
