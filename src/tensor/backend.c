@@ -1,8 +1,8 @@
-/* Which backends this build has, and which of the CPU's tables this machine runs.
+/* The backends of this build, and the CPU table that this machine runs.
  *
- * The CPU kernels are compiled once per instruction set. All tables give the same bits;
- * the best that the machine has is chosen by asking the processor, never by an
- * environment variable; tests may take another. KG_CPU_HAS_* come from the build.
+ * The CPU kernels are compiled once per instruction set; all tables give the same bits.
+ * The program asks the processor and takes the best table, and reads no environment
+ * variable; tests may choose another. KG_CPU_HAS_* come from the build.
  */
 #include "tensor/backend.h"
 #include "tensor/selfcheck.h"

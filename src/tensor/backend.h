@@ -208,7 +208,8 @@ struct kg_attn {
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
     struct kg_ivec blocks; /* tables of all sequences; empty: their keys are contiguous */
-    int32_t most_keys; /* no sequence has more: where few rows are split; 0: unknown */
+    int32_t
+        most_keys; /* maximum number of keys of a sequence, to split few rows; 0: unknown */
 };
 
 /* ---- vocabulary head ---- */
@@ -425,8 +426,7 @@ struct kg_traffic {
     uint64_t ups; /* copies */
     uint64_t downs;
     uint64_t replays; /* bodies launched as a unit, see kg_op_replay */
-    /* times that the host waited for the backend: in every put, get, fetch and
-     * kg_buf_wait */
+    /* waits of the host for the backend, one per put, get, fetch and kg_buf_wait */
     uint64_t waits;
 };
 /* Counts one copy: in t->up and t->ups, or down and downs. */
@@ -445,14 +445,14 @@ struct kg_backend {
     const char *name;
     /* one line: instruction set, implementation of products */
     void (*describe)(char *text, size_t bytes);
-    /* the traits that determine bits, and their number; NULL: none, because all CPUs
+    /* lists the traits that determine bits; returns their number. NULL: none, all CPUs
      * agree */
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
-    /* whether products of t are exactly as kg_matmul_kind defines; NULL: yes */
+    /* whether products of t have the bits that kg_matmul_kind defines; NULL: yes */
     bool (*exact)(enum kg_dtype t);
     bool host_memory; /* the host may access its memory */
-    /* operations must be called from one thread at a time, and outside parallel regions;
-     * any thread may get and fetch memory that they do not write */
+    /* true: one thread at a time calls operations, outside parallel regions; any thread
+     * may get and fetch memory that no operation writes */
     bool one_caller;
     bool keeps_heads;                 /* uses struct kg_head's `kept` */
     const struct kg_traffic *traffic; /* counters; NULL: nothing is copied */
@@ -505,7 +505,7 @@ struct kg_backend {
     kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, struct kg_vec dw,
                              struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                              struct kg_vec inv, struct kg_err *err);
-    /* for encoders, which the backend refuses if either is NULL */
+    /* for encoders; if either is NULL, the backend refuses encoders */
     kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                            struct kg_vec b, float eps, struct kg_err *err);
     kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
@@ -755,7 +755,7 @@ static inline int64_t kg_norm_rows(struct kg_mat x, struct kg_vec w)
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
  * y (N,D) fp32 or ct out, may be x itself; inv (N) out, may be empty; x (N,D) fp32; w (D)
  * fp32. To norm heads separately, pass x and y with P D columns: each row counts as P
- * rows, and inv has N P values. The gradient, too. */
+ * rows, and inv has N P values. So does the gradient. */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, struct kg_vec w, float eps,
                         struct kg_err *err) KG_MUST_CHECK;

@@ -1,9 +1,9 @@
-/* Finding libkedge_cuda.so, and whether it is the one that belongs to this program.
+/* Finds libkedge_cuda.so, and checks that it belongs to this program.
  *
- * A library is found by its place alone: no variable of the environment, no search path
- * of the loader's says which code runs. What it says of itself is compared before any of
- * it is called; from there on refusals are its own. It stays open: what it registered
- * with the driver names it.
+ * Only the place of a library counts: no environment variable and no search path of the
+ * loader decides which code runs. Its description is compared before any of its functions
+ * is called; later refusals are the library's own. It stays open, because what it has
+ * registered with the driver refers to it.
  */
 #include "tensor/device.h"
 

@@ -2,7 +2,7 @@
  *
  * Conversions serve files and host arrays; kernels load and store their own lanes. Every
  * conversion goes through fp32, which holds each of the types but F64 exactly, and rounds
- * once at the end; what is F64 is rounded to fp32 first, as torch does.
+ * once at the end; an F64 value is rounded to fp32 first, as in torch.
  */
 #include "tensor/dtype.h"
 

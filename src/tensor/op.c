@@ -1,8 +1,8 @@
-/* Operations: where shapes and dtypes are checked, once for every backend.
+/* Operations: checks shapes and dtypes, once for every backend.
  *
- * Each kg_op_* says what it expects, names operation and operand when it finds something
- * else, and calls the backend's slot. Kernels behind it may assume all of it. Nothing
- * here touches an element, but for the ids, whose range is a shape too.
+ * Each kg_op_* checks its operands, names operation and operand if one is wrong, and
+ * calls the backend's slot. Kernels may rely on these checks. Nothing here reads an
+ * element, except ids, because their range is a kind of shape.
  */
 #include "tensor/op_internal.h"
 

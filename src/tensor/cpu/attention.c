@@ -5,13 +5,13 @@
  * rows). What a (query row, head) computes is fixed: for every block of 64 keys from
  * position 0 (or the one where its window begins), scores by a chain of FMAs over the
  * head dimension, one maximum, exponentials, their sum by a fixed tree, and a chain of
- * FMAs over the visible keys into the accumulator. Tiles only put rows side by side; no
- * operation mixes them, and keys that a row does not see are never an operand of its
- * accumulator.
+ * FMAs over the visible keys into the accumulator. A tile computes several rows together,
+ * but no operation mixes them, and a key that a row does not see is never an operand of
+ * its accumulator.
  *
- * Keys lie in rows but are wanted in lanes, so a block is transposed into scratch once
- * per tile. Values are widened in scratch for a tall tile; a short one, for which reading
- * costs more than computing, reads them where they lie. */
+ * Keys are stored in rows but needed in lanes, so a block is transposed into scratch once
+ * per tile. For a tall tile values are widened in scratch; a short tile, for which
+ * reading costs more than computing, reads them in place. */
 #include "base/mem.h"
 #include "base/real.h"
 #include "tensor/cpu/attention_internal.h"

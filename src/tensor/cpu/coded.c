@@ -1,9 +1,9 @@
 /* Blocks of codes as bf16: in registers for the rows of one tile, else as panels.
  *
- * A code q becomes the lowest bits of a float's integer, where it lies, by an exponent of
- * that place: 2^n + q; minus 2^n + zero, times the scale, plus the lowest value. All but
- * the last of these are exact, so the value is rounded once to fp32 and once to bf16, as
- * by a reader of the file.
+ * A code q becomes a float without being moved: with an exponent for its place, its bits
+ * are the lowest ones of 2^n + q. Then: minus 2^n + zero, times the scale, plus the
+ * lowest value. All steps but the last are exact, so the value is rounded once to fp32
+ * and once to bf16, as by a reader of the file.
  *
  * If a type has but one scale, a product takes (2^n + q) scale - (2^n + zero) scale in
  * one operation. Places are such that the second of these is exact in fp32 too: n is at

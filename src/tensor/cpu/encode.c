@@ -1,5 +1,5 @@
-/* What encoders have beside the operations of decoders: layer norm with a bias, and GELU
- * by the error function. Forward alone.
+/* The operations that only encoders need: layer norm with a bias, and GELU by the error
+ * function. Forward only.
  *
  * A row of the norm is two chains of lanes in column order, one for the mean and one for
  * the squares about it. GELU needs erf far less than its complement:

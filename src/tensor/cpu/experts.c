@@ -1,9 +1,9 @@
-/* Experts: who works on which token, sums of what they made, and gradients of both.
+/* Experts: which expert gets which token, sums of their outputs, and the gradients of
+ * both.
  *
- * Products are kg_cpu_matmul's, one for each expert on the rows that were gathered for
- * it, so that an element is what backend.h says of any product. All else here is a row at
- * a time in a fixed order; only the count of who comes where walks all tokens, on one
- * thread.
+ * Products are kg_cpu_matmul's, one per expert on the rows gathered for it, so backend.h
+ * defines each element as for any product. Everything else is one row at a time in a
+ * fixed order. Only the assignment of places walks all tokens, on one thread.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/parallel_internal.h"

@@ -2,12 +2,12 @@
  * logits' array.
  *
  * Every (row, tile) leaves a maximum and a few sums relative to it, in a fixed order of
- * lanes; a row combines its tiles in order, in double. What else is asked of the head,
- * how many rows there are and who computes a tile changes none of these numbers.
+ * lanes; a row combines its tiles in order, in double. These numbers do not depend on the
+ * other outputs of the head, on the number of rows, or on the thread of a tile.
  *
- * Exponentials are fp32; what is added to the largest of them is added in double. So
- * 1 - p is right to fp32 where p is nearly 1, and an exact KL where p is nearly q: the
- * small differences are summed, not taken of sums.
+ * Exponentials are fp32; they are added to the largest of them in double. So 1 - p is
+ * right to fp32 if p is nearly 1, and so is an exact KL if p is nearly q: small
+ * differences are summed, instead of being the difference of two sums.
  *
  * A unit of work is a chunk of rows times a group of tiles. Many rows: one group, and the
  * heap of the top-k lives through all tiles. Few rows (decode): several groups, so that

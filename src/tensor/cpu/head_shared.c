@@ -1,9 +1,8 @@
 /* Tiles of the vocabulary head, for both directions: see head_internal.h.
  *
  * Logits exist for one tile of columns at a time. The width depends on the vocabulary
- * alone, so a row's sums are made in the same order whatever rows are beside it. Ids that
- * are asked for are sorted by the tile that they fall into, once for a row; a tile then
- * takes its own from where they begin.
+ * alone, so the order of a row's sums does not depend on the other rows. Requested ids
+ * are sorted by tile once per row; each tile then reads its own range of them.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"

@@ -1,8 +1,8 @@
 /* The k largest logits of a row: a heap with the worst kept entry at its root.
  *
  * The order is total (larger z, then smaller id), so the result does not depend on how
- * the vocabulary was cut or in which order parts were merged. Nearly all logits are below
- * the root: sixty-four at a time are compared with it before the heap is touched.
+ * the vocabulary was split or in which order parts were merged. Nearly all logits are
+ * below the root: sixty-four at a time are compared with it before the heap is touched.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"

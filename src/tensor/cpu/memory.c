@@ -1,8 +1,8 @@
 /* The CPU backend's memory is host memory.
  *
- * To and from the host is a copy like any other. Long stretches are moved by all threads,
- * a megabyte each: one core alone does not reach the memory's rate. A caller from inside
- * of a parallel region moves its stretch by itself.
+ * So a copy to or from the host is an ordinary copy. All threads copy long ranges, a
+ * megabyte each, because one core does not reach the memory's rate. Inside a parallel
+ * region the caller copies alone.
  */
 #include "base/mem.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -2,8 +2,8 @@
  * average, a sum of squares.
  *
  * Each element is independent, and memory is the limit: one pass, vectors, pieces of
- * fixed length. What rounds moments is drawn for a group of elements at once and stays in
- * the first cache. The sum of squares adds its pieces in order, in double.
+ * fixed length. The random bits that round moments are drawn for a group of elements at
+ * once and stay in the L1 cache. The sum of squares adds its pieces in order, in double.
  */
 #include "base/real.h"
 #include "base/rng_inline.h"

@@ -1,9 +1,9 @@
-/* The most that products can reach on this instruction set: the multiply-adds of a tile
- * whose sums fill the registers, and nothing read or written.
+/* The peak rate of products on this instruction set: the multiply-adds of a tile whose
+ * sums fill the registers, without reads and writes.
  *
- * What a product of matrices reaches is less by what it reads, packs and stores. The
- * clock that a processor keeps under such a load is part of the ceiling, so it is
- * measured in turns with what is related to it.
+ * A matrix product reaches less, because it reads, packs and stores. The clock of a
+ * processor under this load is part of the ceiling, so the peak is measured alternately
+ * with the product that is compared with it.
  */
 #include "base/amx.h"
 #include "base/pairs.h"

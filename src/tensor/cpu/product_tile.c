@@ -1,6 +1,6 @@
 /* The inner loop of products: a few rows by a few panels of sixteen sums, in registers.
  *
- * backend.h defines each element by itself, and no operation here combines two of them;
+ * backend.h defines each element separately, and no operation here combines two of them;
  * so the number of rows and panels per tile changes the speed and no bit. Both are
  * constants where the loop is inlined: the compiler makes one loop for each size.
  */

@@ -1,4 +1,4 @@
-/* Moving whole rows, into the pages of a KV cache and out of them, and adding them.
+/* Copies whole rows into the blocks of a KV cache and out of them, and adds rows.
  *
  * Gathering and sums write each row once, so threads share them. Scattering goes in order
  * on one thread; destinations are distinct.

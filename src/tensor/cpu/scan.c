@@ -1,9 +1,8 @@
-/* Products of queries with vectors that are kept in few bits: see codes.h.
+/* Products of queries with vectors stored in few bits: see codes.h.
  *
- * A few panels become fp32 in the cache of the thread that took them, and all queries are
- * multiplied with them there, by the tiles of every product of fp32: so an element has
- * those bits, memory is read once for all queries, and 2 bytes or 1 a number are all that
- * come from it.
+ * A thread widens a few panels to fp32 in its cache, and multiplies all queries with them
+ * there, by the tiles of every fp32 product. So an element has the bits of these
+ * products, and memory is read once for all queries, at 2 bytes or 1 per number.
  */
 #include "tensor/codes.h"
 

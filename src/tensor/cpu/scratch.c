@@ -1,9 +1,9 @@
-/* What a thread keeps between operations: one block for each use, freed when it ends.
+/* A thread's memory between operations: one block per use, freed when the thread ends.
  *
- * Kernels need room for packed operands and tiles of logits, thousands of times a step.
- * Taking it again each time would cost more than small products do, and a size known
- * beforehand would have to be passed through every operation. So a thread keeps the
- * largest block that each use ever asked for.
+ * Kernels need memory for packed operands and tiles of logits, thousands of times per
+ * step. Allocating it each time would cost more than small products do, and a size known
+ * in advance would have to pass through every operation. So a thread keeps the largest
+ * block of each use.
  */
 #include "base/mem.h"
 #include "tensor/cpu/cpu_internal.h"

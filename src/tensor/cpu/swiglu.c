@@ -1,8 +1,8 @@
 /* The gated activation h = silu(gate) up and its gradient.
  *
  * Lane by lane in fp32, rounded once at the store. The backward computes sigmoid(gate)
- * again from the gate that was kept, as its exponential costs less than the memory that
- * keeping it would take.
+ * again from the kept gate, because its exponential costs less than the memory to keep
+ * it.
  */
 #include "tensor/cpu/cpu_internal.h"
 

@@ -1,11 +1,11 @@
 /* Attention forward for any shape: cpu/attention.c, element by element.
  *
- * A block has a tile of 64 query rows of one KV head and 64 columns of its output; where
- * a head is wider, others compute the same scores for the other columns. A thread has 4
- * rows and every sixteenth column: of the scores, these are the four registers that a
- * lane of the CPU adds first, so sixteen neighbours make its tree.
+ * A block computes 64 query rows of one KV head and 64 columns of their output; for wider
+ * heads, other blocks compute the same scores for the other columns. A thread has 4 rows
+ * and every sixteenth column. Of the scores, these are the four registers that a lane of
+ * the CPU adds first, so sixteen neighbouring threads form the CPU's tree.
  *
- * bf16 heads of 64 and 128 are attention_own.cu's and attention_rows.cu's.
+ * attention_own.cu and attention_rows.cu compute bf16 heads of 64 and 128.
  */
 #include "tensor/cuda/attention_internal.h"
 

@@ -6,13 +6,13 @@
  *
  * and with scores s = cap tanh(scale q.k / cap) ds_ij has the factor 1 - (s / cap)^2.
  *
- * One kernel has a tile of queries and walks the keys for dq; another has a block of keys
- * and walks the queries that see it for dk and dv. Both recompute p and ds, so nobody
- * adds to what another one wrote, and a sum is one chain in the order of the CPU's. As in
- * attention.cu a block has 64 columns of a head, and a thread 4 rows and every sixteenth
- * column.
+ * In one kernel a block has a tile of queries and walks the keys for dq; in another it
+ * has a block of keys and walks the queries that see it for dk and dv. Both recompute p
+ * and ds, so no block adds to the result of another, and a sum is one chain in the CPU's
+ * order. As in attention.cu a block has 64 columns of a head, and a thread 4 rows and
+ * every sixteenth column.
  *
- * bf16 heads of 64 and 128 are attention_bwd_mma.cu's.
+ * attention_bwd_mma.cu computes bf16 heads of 64 and 128.
  */
 #include "tensor/cuda/attention_internal.h"
 

@@ -1,19 +1,19 @@
 /* Attention backward by the matrix instruction: bf16, heads of 64 and 128.
  *
- * The formulas, and who walks what, are attention_bwd.cu's. p is recomputed in base 2 and
- * rounded to bf16 with ds for their products, dout before anything else.
+ * attention_bwd.cu explains the formulas and the two kernels. p is recomputed in base 2;
+ * p and ds are rounded to bf16 for their products, dout before all of them.
  *
- * A warp has 16 or 32 keys, or for dq query rows, as left factors in registers. p and ds
- * stay there too: their layout as a result is that of a left factor. The rows of the
- * other side arrive in shared memory while the warp computes with those before. A right
- * factor is read from there for each sixteen, or with 32 once for both: with 16 those
- * reads take more time (16 clocks of a processor's quarter for two instructions of 6.4)
- * than the matrix instructions.
+ * A warp holds 16 or 32 keys, or for dq query rows, as left factors in registers. p and
+ * ds stay there too: the layout of a result is that of a left factor. The rows of the
+ * other side arrive in shared memory while the warp computes with the previous ones. Each
+ * right factor is read from there once per sixteen keys, or with 32 once for both: with
+ * 16 these reads take longer (16 clocks of a quarter of a multiprocessor for two
+ * instructions of 6.4) than the matrix instructions.
  *
  * dq of a row is a sum over its keys in order. dk and dv of a key are a sum over the rows
  * of one query head in order of position, from the first that sees the key's block; then
- * the sums of the group's heads are added in order. Either heads have a block of threads
- * each, and their sums are added by another kernel, or one block walks them in turn: the
+ * the sums of the group's heads are added in order. Either each head has its own block of
+ * threads, and another kernel adds their sums, or one block walks the heads in turn: the
  * bits are the same, and depend on the sequence alone.
  */
 #include "tensor/cuda/attention_internal.h"

@@ -1,17 +1,17 @@
 /* Attention forward by the matrix instruction: bf16, heads of 64 and 128.
  *
- * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), or
- * with a softcap cap log2(e) tanh(scale / cap (q . k)), of a chain of instructions over
- * the head dimension; online softmax in base 2 over blocks of 64 keys, p rounded to bf16
- * for its product with v alone. It begins again at every part (attention_internal.h), so
- * that parts may be computed apart. Decoding, chunks and whole sequences differ in which
- * rows stand beside it.
+ * A query row is computed the same way in every tile. Scores x = scale log2(e) (q . k),
+ * or with a softcap cap log2(e) tanh(scale / cap (q . k)), are a chain of instructions
+ * over the head dimension. The online softmax is in base 2 over blocks of 64 keys; p is
+ * rounded to bf16 only for its product with v. It starts again at every part
+ * (attention_internal.h), so parts can be computed separately. Decoding, chunks and whole
+ * sequences differ only in the other rows of the tile.
  *
  * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
- * Keys and values of the next blocks arrive while it computes with one: a row of decoding
- * has a block of threads for itself, which else would wait for memory at every turn.
- * PLAIN knows no window and no softcap, for want of registers; BOTH is both ways, which
- * has the bits of either.
+ * Keys and values of the next blocks arrive during the computation of one: in decoding, a
+ * row has a block of threads for itself, which would otherwise wait for memory each time.
+ * PLAIN supports no window and no softcap, to save registers; BOTH is both ways, with the
+ * bits of either.
  */
 #include "tensor/cuda/softmax_internal.h"
 

@@ -1,10 +1,10 @@
 /* Attention by the matrix instruction: attention_mma.cu, and for many rows
- * attention_wgmma.cu where that gives the same bits.
+ * attention_wgmma.cu if it gives the same bits.
  *
- * Whether it does is a device's own, as of products (product_own.cu). So both are tried
- * when the backend is opened, once in a process, on sequences of some parts; outputs and
- * lse are compared in fp32, before o is rounded. A device with other bits is left with
- * attention_mma.cu, and says so.
+ * That depends on the device, as for products (product_own.cu). So both are tried when
+ * the backend is opened, once per process, on sequences of several parts; outputs and lse
+ * are compared in fp32, before o is rounded. If the bits differ, kedge uses
+ * attention_mma.cu alone and reports it.
  */
 #include "tensor/cuda/attention_internal.h"
 #include "tensor/cuda/trial_internal.h"

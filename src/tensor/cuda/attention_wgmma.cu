@@ -3,19 +3,19 @@
  *
  * A block stays on its multiprocessor and computes pairs of tiles of 64 query rows, one
  * pair after another. Both tiles are of one sequence and KV head; four warps compute
- * each. One thread brings blocks of 64 keys with their values by boxes (TMA) into STAGES
- * places, and goes on with those of the next pair meanwhile. In the last block of a tile,
- * values that are no numbers are hidden (softmax_internal.h), but not from the other
- * tile; so the tile that ends first has its last block in a place of its own.
+ * each. One thread loads blocks of 64 keys with their values by boxes (TMA) into STAGES
+ * places, and continues with those of the next pair meanwhile. In the last block of a
+ * tile, values that are not numbers are hidden (softmax_internal.h), but the other tile
+ * may need them; so the tile that ends first has its last block in a separate place.
  *
  * q k^T reads q, which the four warps write, and k from shared memory. p v reads p from
- * the registers where q k^T left the scores, and v from shared memory. A tile asks for
- * the scores of block j and for p v of block j - 1 together; the softmax of block j runs
- * while the latter is computed, and acc is touched after it.
+ * the registers where q k^T left the scores, and v from shared memory. A tile starts the
+ * scores of block j and p v of block j - 1 together; the softmax of block j runs during
+ * the latter, and acc is changed after it.
  *
- * What is added, and in which order, is as in attention_mma.cu: chains of sixteen columns
- * for scores, of sixteen keys for acc, and softmax_internal.h between them. Whether both
- * instructions add alike is a device's own: attention_own.cu tries it.
+ * Sums have the terms and the order of attention_mma.cu: chains of sixteen columns for
+ * scores, of sixteen keys for acc, and softmax_internal.h between them. Whether both
+ * instructions add alike depends on the device: attention_own.cu tries it.
  *
  * Unmeasured; by counts, for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
  * TFLOP/s). 64 rows and 64 keys of 128 columns take 512 clocks of wgmma, 256 of

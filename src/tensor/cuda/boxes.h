@@ -17,7 +17,7 @@ struct kg_boxes {
 #endif
         uint64_t words[16];
 };
-/* returns false: rows do not begin at multiples of 16 bytes, or the driver refuses */
+/* Describes m. returns false: rows not at multiples of 16 bytes, or the driver refuses */
 bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows);
 
 #endif

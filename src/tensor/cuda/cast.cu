@@ -1,4 +1,4 @@
-/* Between element types, in rows: what has no other arithmetic than one rounding. */
+/* Converts between element types, in rows; the only arithmetic is one rounding. */
 #include "tensor/cuda/eights_internal.h"
 
 enum { MOST = 1 << 20 }; /* columns at a time */

@@ -1,12 +1,12 @@
-/* Drawing tokens from logits that stay on the device: the sampler of rollout/sampler.c,
- * to its bits.
+/* Draws tokens from logits that stay on the device: the sampler of rollout/sampler.c,
+ * with its bits.
  *
- * A block has a row, after other blocks added the spans of those that are drawn from the
- * whole vocabulary. What is added in an order is added by one thread in that order, in
- * the text that both share (tensor/draw_inline.h); what it adds is made by all threads
- * before: exponentials, sums of spans, weights. Truncation sorts the candidates above a
- * floor; their order is total, so neither how they were found nor how they were sorted
- * shows.
+ * A block has a row; for rows drawn from the whole vocabulary, other blocks have added
+ * their spans before. One thread makes every sum whose order matters, by the code that
+ * host and device share (tensor/draw_inline.h); all threads prepare its terms:
+ * exponentials, sums of spans, weights. Truncation sorts the candidates above a floor.
+ * Their order is total, so the way of finding and sorting them does not affect the
+ * result.
  */
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"

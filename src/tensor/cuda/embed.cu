@@ -1,10 +1,10 @@
 /* Token embedding and its gradient.
  *
- * The gradient adds rows to a table, and a token may occur many times. Each token counts
- * which come before it when places are sorted by id, equal ones in their order: n^2
- * comparisons, which are little beside a layer's products, and the host has no part in
- * it. A block then has all that one id is given in a strip of columns, and adds it in
- * token order: no atomics, and the CPU's sums.
+ * The gradient adds rows to a table, and a token may occur many times. Places are sorted
+ * by id, equal ids in their order: each token counts the tokens that come before it in
+ * this order. These n^2 comparisons cost little next to a layer's products and need no
+ * work of the host. A block then has all rows of one id in a strip of columns, and adds
+ * them in token order: no atomics, and the CPU's sums.
  */
 #include "tensor/cuda/cuda_internal.h"
 

@@ -1,8 +1,8 @@
-/* What encoders have beside the operations of decoders: layer norm with a bias, and GELU
- * by the error function, as cpu/encode.c, which has the formulas.
+/* The operations that only encoders need: layer norm with a bias, and GELU by the error
+ * function. cpu/encode.c has the formulas.
  *
  * A row of the norm belongs to sixteen lanes, as in norm.cu: it is read three times, for
- * its mean, for the squares about it and for the result, the latter two out of a cache.
+ * its mean, for the squares about it and for the result, the last two times from a cache.
  */
 #include "tensor/cuda/eights_internal.h"
 

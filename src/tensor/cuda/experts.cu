@@ -1,10 +1,11 @@
-/* Experts: who works on which token, sums of what they made, and gradients of both.
+/* Experts: which expert gets which token, sums of their outputs, and the gradients of
+ * both.
  *
- * Of routes a warp has a token, and its lanes the experts; what the CPU adds in order of
- * experts or slots all lanes add alike. For places a block has an expert and finds its
- * slots among all, in order: each warp counts those of its run, then gives places away
- * after the warps before it. So blocks wait for nobody, and their number is that of
- * experts, however tokens are shared out. The products are in product.cu.
+ * For routes a warp has a token, and its lanes the experts; every lane makes the sums in
+ * the CPU's order of experts or slots. For places a block has an expert and finds its
+ * slots among all, in order: each warp counts those of its run, then assigns places after
+ * those of the earlier warps. So no block waits for another, and there is one block per
+ * expert. The products are in product.cu.
  */
 #include "tensor/cuda/cuda_internal.h"
 

@@ -1,5 +1,5 @@
 /* The gated activation h = gelu(gate) up with GELU by tanh, and its gradient: element by
- * element in fp32, as cpu/geglu.c, which has the formulas. */
+ * element in fp32. cpu/geglu.c has the formulas. */
 #include "tensor/cuda/eights_internal.h"
 
 #define A 0.7978845608028654f /* sqrt(2 / pi) */

@@ -1,15 +1,15 @@
 /* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without the
  * logits' array.
  *
- * A block of rows meets some tiles of the vocabulary at a time: their logits are made and
- * read while they are near. Of a (row, tile) a block of threads makes exponentials, which
- * sixteen lanes, the CPU's, add in their order: a warp for each sum. At the end a block
- * has a row: its threads scale the tiles to the maximum of the row, and one for each kind
- * of sum adds them in order, in double. The numbers are the CPU's to the bit (cpu/head.c
- * explains them): neither rows nor tiles at a time show.
+ * A pass computes the logits of a block of rows and some tiles of the vocabulary, and
+ * reads them while they are in the cache. For each (row, tile) a block of threads
+ * computes exponentials, which sixteen lanes add in the order of the CPU's lanes, a warp
+ * per sum. At the end a block has a row: its threads scale the tiles to the maximum of
+ * the row, and one thread per kind of sum adds them in order, in double. The bits are the
+ * CPU's (cpu/head.c explains them), for any number of rows or tiles per pass.
  *
- * The k largest are kept in a list for each row and each of the tiles at a time, which
- * lives through all of them; the lists are merged last.
+ * The k largest are kept in one list per row and tile of a pass, over all passes; the
+ * lists are merged last.
  */
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_top.h"

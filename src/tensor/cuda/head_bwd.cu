@@ -1,18 +1,18 @@
 /* The vocabulary head, backward: from a few numbers per row to gradients of hidden states
- * and weights. cpu/head_bwd.c explains the numbers, which are these to the bit.
+ * and weights, with the bits of cpu/head_bwd.c, which explains the numbers.
  *
  * The host leaves out rows without any gradient and sends the coefficients of the others.
- * The device has the rest of what it derives a row's factors from since the forward
- * (kept), or is given it too; then blocks of rows meet strips of the vocabulary: logits
- * again, dz in the compute dtype, and two products that consume it. A thread has eight
- * columns; those with a coefficient of their own are written over by a thread for each id
- * that was asked about. Blocks and strips are the CPU's, and what is added to dweight is
- * added block by block.
+ * The other inputs of a row's factors are on the device since the forward (kept), or are
+ * sent too. Then, for each block of rows and each strip of the vocabulary, the device
+ * computes logits again, dz in the compute dtype, and two products that consume it. A
+ * thread has eight columns; a thread per requested id overwrites the columns that have
+ * their own coefficient. Blocks and strips are the CPU's, and dweight is added to block
+ * by block.
  *
- * Some blocks meet a strip together: their logits stand in the cache one block after the
- * other, but dhidden, as narrow as the hidden state, is one product of all their rows, as
- * a block's tiles are fewer than a device has multiprocessors. The strip of dweight stays
- * in the cache from block to block.
+ * Several blocks share a strip: their logits are in the cache one block after the other,
+ * but dhidden, as narrow as the hidden state, is one product of all their rows, because a
+ * single block has fewer tiles than a device has multiprocessors. The strip of dweight
+ * stays in the cache from block to block.
  */
 extern "C" {
 #include "base/mem.h"

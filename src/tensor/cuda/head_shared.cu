@@ -1,8 +1,8 @@
-/* What both directions of the vocabulary head need: see head_internal.h.
+/* Functions of both directions of the vocabulary head: see head_internal.h.
  *
- * A set goes up as it is packed. On the device it becomes a bit for each id, so that
- * every column knows by itself whether it is in: a bitmap is copied by a block, a list,
- * which is shorter than the bitmap would be, is walked by one thread.
+ * A set is copied to the device in its packed form. There it becomes a bit per id, so
+ * that every column can test its own: a block copies a bitmap, one thread walks a list,
+ * which is shorter than the bitmap would be.
  */
 #include "tensor/cuda/head_internal.h"
 #include <assert.h>

@@ -1,11 +1,11 @@
-/* libkedge_cuda.so as seen from outside: whether there is a device that its kernels run
- * on, and what of kedge it computes with.
+/* The outside of libkedge_cuda.so: whether there is a device that its kernels run on, and
+ * the parts of kedge that it uses.
  *
- * The one file that the emulation does not have. Each thing that can be missing (driver,
- * a driver as new as the runtime that is linked in, a device of this number, kernels for
- * its architecture) is a line that names it; the last is asked of the runtime by a kernel
- * that does nothing, not concluded from numbers. Pure functions of base/ and tensor/ are
- * linked in; memory is kedge's, so that its caps and counts hold.
+ * The only file that the emulation lacks. Each thing that can be missing (a driver, a
+ * driver as new as the linked runtime, a device of this number, kernels for its
+ * architecture) has its own line of error. The last is tested by a kernel that does
+ * nothing, not concluded from numbers. Pure functions of base/ and tensor/ are linked in;
+ * memory is kedge's, so that its caps and counts hold.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"

@@ -1,4 +1,4 @@
-/* The device's memory, and what moves within it and to the host. */
+/* The device's memory, and copies within it and to and from the host. */
 #include "tensor/cuda/cuda_internal.h"
 
 struct kg_traffic kg_dev_traffic;

@@ -1,8 +1,8 @@
 /* RMS norm and bias, with their gradients.
  *
- * A group of threads has a row: a block, or sixteen threads if it is narrow, as a head
- * is. The group loads the row into shared memory, eight loads a thread under way, since
- * the sum alone cannot keep memory busy: it is made by the CPU's sixteen lanes, each a
+ * A group of threads has a row: a block, or sixteen threads for a narrow row, such as a
+ * head. The group loads the row into shared memory with eight loads per thread in flight,
+ * because the sum alone cannot keep memory busy: it has the CPU's sixteen lanes, each a
  * chain in column order, added by its tree. Sums over rows (dw, db) are made by strips of
  * columns, rows in chunks of 64 from zero, then the chunks in order.
  */

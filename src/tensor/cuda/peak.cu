@@ -1,9 +1,9 @@
-/* The most that products can reach on a device: the instructions of a product whose sums
- * fill registers, and nothing read or written.
+/* The peak rate of products on a device: the instructions of a product whose sums fill
+ * registers, without reads and writes.
  *
- * Blocks are short and many, so that the last ones leave little of a device idle; how
- * many there are is what was asked for. Factors are numbers of many bits, as those of a
- * product are: a device computes zeros faster. Unmeasured.
+ * Blocks are short and many, so that the last ones leave little of a device idle; their
+ * number follows from the requested FLOP. Factors have many significant bits, as those of
+ * a real product: a device computes zeros faster. Unmeasured.
  */
 #include "tensor/cuda/cuda_internal.h"
 

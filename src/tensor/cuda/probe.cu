@@ -1,8 +1,8 @@
-/* Single instructions of this backend's kernels on operands of a test's choice.
+/* Single instructions of this backend's kernels on a test's operands.
  *
- * What a kernel relies on and a compiler or a device could do otherwise (where fragments
- * lie, what is rounded or flushed, in what order the matrix instruction adds) is tried by
- * itself, so that a wrong product is not the first that is seen of it.
+ * Kernels rely on properties that a compiler or a device could change: where fragments
+ * are, what is rounded or flushed, in which order the matrix instruction adds. Each is
+ * tested separately, so that a wrong property is not first seen as a wrong product.
  */
 #include "tensor/cuda/attention_internal.h"
 

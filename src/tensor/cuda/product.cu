@@ -1,10 +1,11 @@
-/* Matrix products: who makes them, and those with the CPU's bits, by fused multiply-adds.
+/* Matrix products: selects the implementation, and has the one with the CPU's bits
+ * (FMAs).
  *
- * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers; the factors
+ * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers. The factors
  * come through shared memory, 32 of each row at a time, which is a block of the bf16
- * definition. A thread without rows or columns of C helps to bring factors and computes
- * nothing, so few rows cost little. Sums over tokens are made chunk by chunk, each added
- * to C as it comes by the thread that has the element.
+ * definition. A thread without rows or columns of C only helps to load factors, so few
+ * rows cost little. Sums over tokens are made chunk by chunk; the thread of an element
+ * adds each to C.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/groups_internal.h"

@@ -1,16 +1,15 @@
-/* Products of bf16 by cuBLASLt, such that a row's bits do not depend on how many rows
- * there are.
+/* Products of bf16 by cuBLASLt, such that a row's bits do not depend on the number of
+ * rows.
  *
- * The library has many plans for a product, of which each adds in an order of its own,
- * and offers others for few rows than for many. So for every weight (pinned: kind, N, K,
- * type of C, added to or not) one plan is the reference: of the first four that are
- * offered for 4,096 rows, the one whose bits most plans for few rows give, a rule without
- * timing. What it gives defines the bits. Few rows are made by whichever plan is fastest
- * of those that give the same bits, kedge's own kernels among them, and nothing about
- * that is believed: a plan is tried at the very number of rows that it is to be used for,
- * on data whose sums cancel. Where none passes, rows of zeros are added up to a number
- * where one does. Time thus chooses speed, never bits, and what was tried before or after
- * something else never shows.
+ * The library has many plans for a product. Each adds in its own order, and it offers
+ * other plans for few rows than for many. So for every weight (pinned: kind, N, K, type
+ * of C, added to or not) one plan is the reference and defines the bits: of the first
+ * four that are offered for 4,096 rows, the one whose bits most plans for few rows give,
+ * a rule without timing. Few rows are computed by the fastest plan with these bits,
+ * kedge's own kernels included. Nothing is assumed: a plan is tried at exactly the number
+ * of rows of its use, on data whose sums cancel. If none passes, rows of zeros are added
+ * up to a number for which one does. So timing affects speed, never bits, and the order
+ * of trials has no effect.
  *
  *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
  *                      256 or 1,024 rows, and the reference

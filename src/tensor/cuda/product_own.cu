@@ -1,10 +1,10 @@
 /* Products of bf16 without a library: by product_mma.cu, and large ones by
- * product_wgmma.cu where that gives the same bits.
+ * product_wgmma.cu if it gives the same bits.
  *
- * Whether it does is a device's own. So both are tried when products are chosen, on
- * factors whose sums cancel, so that what is compared is mostly what roundings left; by
- * every kernel that there is, once in a process. A device with other bits is left with
- * product_mma.cu, and says so.
+ * That depends on the device. So both are tried when products are chosen, once per
+ * process and with every kernel, on factors whose sums cancel, so that the comparison is
+ * mostly one of rounding errors. If the bits differ, kedge uses product_mma.cu alone and
+ * reports it.
  */
 #include "tensor/cuda/trial_internal.h"
 #include <stdio.h>

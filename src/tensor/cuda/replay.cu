@@ -1,10 +1,10 @@
-/* What is launched again and again is recorded once.
+/* Records repeated launches once.
  *
- * The first call of a key runs as it is, so that plans of its products are chosen and
- * scratch has grown; the second is recorded, which computes nothing, and its record is
- * launched; so are later ones. A record names addresses: whoever frees memory that one
- * may name forgets all first, keys too, as another owner may stand under the same one
- * then.
+ * The first call of a key runs directly, so that plans of its products are chosen and
+ * scratch has grown. The second call is recorded, which computes nothing, and the record
+ * is launched; later calls launch it again. A record contains addresses. So code that
+ * frees memory which a record may use discards all records first, and their keys, because
+ * another owner may later have the same key.
  */
 #include "tensor/cuda/cuda_internal.h"
 

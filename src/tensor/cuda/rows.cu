@@ -1,5 +1,5 @@
-/* Moving whole rows, into the pages of a KV cache and out of them, and adding them. Rows
- * that begin and end at multiples of sixteen bytes are read sixteen bytes a thread.
+/* Copies whole rows into the blocks of a KV cache and out of them, and adds rows. Rows
+ * that begin and end at multiples of sixteen bytes are read sixteen bytes per thread.
  * Destinations are distinct.
  */
 #include "tensor/cuda/eights_internal.h"

@@ -1,9 +1,9 @@
-/* Products of queries with vectors that are kept in few bits: see codes.h.
+/* Products of queries with vectors stored in few bits: see codes.h.
  *
- * A block has 64 queries and four panels of vectors, a thread 4 x 4 of their products, as
- * in product.cu, whose chains these are. Codes become fp32 on their way to shared memory:
- * of a panel they come as they lie, eight neighbours to a thread. Queries that are not
- * there are not computed, so few of them cost what the codes cost to read.
+ * A block has 64 queries and four panels of vectors, a thread 4 x 4 of their products,
+ * with the chains of product.cu. Codes are widened to fp32 on their way to shared memory:
+ * a thread reads eight neighbouring codes of a panel in their stored order. Missing
+ * queries are not computed, so few queries cost what the codes cost to read.
  */
 #include "tensor/cuda/cuda_internal.h"
 
