@@ -90,7 +90,7 @@ struct kg_api_request {
     int top_prompt;     /* number of ids listed with each prompt token */
     bool echo;
     bool ignore_eos;
-    bool texts;           /* kind GENERATE: the text, too */
+    bool texts;           /* kind GENERATE: also return the text */
     bool specials;        /* special tokens are part of the text */
     bool token_ids;       /* list the ids of prompt and completion */
     bool ids_for_names;   /* tokens in log-prob lists are named token_id:ID */

@@ -1,11 +1,11 @@
 /* From a request's prompt or messages to tokens that fit the model.
  *
- * What is parsed is known to be well formed; here it meets the model: its tokenizer,
- * its template, its vocabulary, its length. The intake thread finds every fault of a
- * request before the engine sees it. A fault is therefore an answer with a status and
- * never breaks a batch. Text is encoded as training encodes it. A limit that nobody gave
- * is the usual one or what is left of the context, whichever is less; one that was given
- * and does not fit is an error and not a shorter answer.
+ * The parser has checked the form of the request. Here it meets the model: its tokenizer,
+ * template, vocabulary and length. The intake thread finds every fault of a request
+ * before the engine sees it, so a fault is a response with a status and never breaks a
+ * batch. Text is encoded as in training. A limit that is not set is the default or the
+ * rest of the context, whichever is less; a limit that is set and does not fit is an
+ * error, never a shorter completion.
  */
 #include "serve/api.h"
 

@@ -1,9 +1,9 @@
-/* Answers of /inference/v1/generate: ids in, ids out, as vLLM has it.
+/* Responses of /inference/v1/generate: ids in, ids out, as in vLLM.
  *
- * A trainer reads these, so nothing in them is text that would have to be read again. Two
- * generations of clients differ in what they read of a log-prob: the older one "token",
- * which is "token_id:ID", the newer one "token_id" and "rank"; both are there. A number
- * that stands for infinity would be trained on, so here it is an error.
+ * Trainers read these, so they contain no text that would have to be parsed. Two
+ * generations of clients read a log-prob differently: older ones "token", which is
+ * "token_id:ID", newer ones "token_id" and "rank"; both are written. A number in place of
+ * infinity would be trained on, so infinity is an error here.
  */
 #include "serve/api_ids.h"
 

@@ -1,11 +1,11 @@
-/* Answers in the shapes of OpenAI's API.
+/* Responses in the shapes of OpenAI's API.
  *
- * Clients are strict about shapes and differ in which they read, so each shape is
- * written by one function, for whole answers and for pieces of a stream alike. JSON is
- * written by hand: what comes next is known, and there is nothing to build. A token
- * need not be text: it may be half a character, or no bytes at all. Where a name for it
- * is needed it is text, or its bytes, or its id, and no two tokens have one name; where
- * text is needed, it waits for the rest of the character.
+ * Clients are strict about shapes and differ in which they read, so one function writes
+ * each shape, for whole responses and pieces of a stream alike. JSON is written directly,
+ * because the order of its parts is known. A token need not be text: it may be half a
+ * character, or no bytes at all. If a token needs a name, this is its text, its bytes or
+ * its id, and no two tokens have one name; if text is needed, it waits for the rest of
+ * the character.
  */
 #include "serve/api.h"
 

@@ -1,12 +1,12 @@
-/* One request from its bytes to its answer.
+/* One request from its bytes to its response.
  *
- * A job belongs to one thread at a time and is handed on: by the network thread when
- * its bytes are whole, by the intake when it is tokens, and from then on to the end by
- * the model's thread. So it needs no lock; counters, which all share, have one. It may
- * fail anywhere: before the status line is sent that is an answer with a status, after
- * it an event in the stream, and for who has left it is nothing. A failure is its own:
- * other answers of the batch go on. Choices are requests to the engine, with a seed of
- * their own each, so a choice does not depend on how many there are.
+ * A job belongs to one thread at a time: the network thread passes it on when its bytes
+ * are complete, the intake when it is tokens, and the model's thread keeps it to the end.
+ * So it needs no lock; the counters, which all jobs share, have one. A job may fail
+ * anywhere: before the status line is sent, the failure is a response with a status;
+ * after it, an event in the stream; if the client has left, nothing. Other jobs of the
+ * batch continue. Choices are requests to the engine with their own seeds, so a choice
+ * does not depend on their number.
  */
 #include "serve/serve_internal.h"
 

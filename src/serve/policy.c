@@ -1,17 +1,17 @@
-/* Episodes that a program of the user's plays: told of in lines, or a server: sent one by
- * one in requests that it answers with the report. Both play over HTTP.
+/* Episodes that a program of the user plays over HTTP. It gets episodes as lines of its
+ * input; a server gets each in a request, and responds with the report.
  *
  * The rollout is one loop on the thread that owns the engine. If there is room, it sends
  * episodes to the program. It reads the program's reports, admits requests that the
  * intake has tokenised, steps the engine, and ends episodes that are silent for too long.
- * An answer enters the record when it is whole and its client is there, before the client
- * has it. Of one that was not received the next request's draws know nothing: a client
- * that asks again gets the same. Since an episode has one request at a time, the program
- * sets the order of its turns, and nothing here depends on which episode comes first.
+ * A completion enters the record when it is complete and its client is still connected,
+ * before the client gets it. A completion that was not received does not affect later
+ * draws: a client that repeats its request gets the same. An episode has one request at a
+ * time, so the program orders its turns, and no result depends on the order of episodes.
  *
- * Nothing that the program does is an error of kedge's: an episode that it spoils ends
- * without a verdict, is logged and counted, and the others go on. Only a program that
- * ends again and again before it has reported one episode stops the run.
+ * No behaviour of the program is an error of kedge: a faulty episode ends without a
+ * verdict, is logged and counted, and the others continue. Only a program that ends again
+ * and again before it has reported one episode stops the run.
  */
 #define _DEFAULT_SOURCE /* getentropy */
 #include "serve/policy.h"

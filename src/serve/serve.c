@@ -1,11 +1,11 @@
 /* Routes, the intake thread, and the loop around the engine.
  *
- * The engine knows nothing of clients and must not wait for one. So the loop does
- * between two steps only what is short: it takes jobs that are tokens already, drops
- * those whose client has left, and ends those that are finished. The intake does all that
- * may take long (JSON, templates, encoding). Jobs pass through lists under one lock, and
- * who pushes wakes who waits. Stopping is the same loop with the door closed: what is
- * open may end within its time, the rest is told that the server goes.
+ * The engine knows no clients and must not wait for one. So between two steps the loop
+ * does only short work: it takes jobs that are tokens already, drops those whose client
+ * has left, and ends those that are finished. The intake does all that may take long
+ * (JSON, templates, encoding). Jobs pass through lists under one lock, and adding a job
+ * wakes the thread that waits for it. To stop, the same loop accepts nothing new: open
+ * requests may end within their time, the others get an error.
  */
 #include "serve/serve_internal.h"
 

@@ -1,9 +1,9 @@
-/* The kept turns: a list of sessions, the last used first, each with a list of turns.
+/* The kept turns: a list of sessions, last used first, each with a list of turns.
  *
- * A turn is one block and points to its parent, which is of the same session. Sessions
- * are dropped whole, so no pointer outlives its turn. A request refers to a turn by its
- * number, because the session may be gone when the answer is there: such an answer is
- * kept whole.
+ * A turn is one block and points to its parent in the same session. Sessions are dropped
+ * whole, so no pointer outlives its turn. A request refers to a turn by its number,
+ * because the session may be dropped before its completion arrives; then the completion
+ * is kept with its whole prompt.
  */
 #define _GNU_SOURCE /* memmem */
 #include "serve/session.h"

@@ -1,16 +1,16 @@
-/* Sessions: the token ids of conversations, so that an answer is never tokenised again.
+/* Sessions: the token ids of conversations, so that no completion is tokenised again.
  *
  * A client of chat completions sends the whole conversation as messages with every turn.
- * The rendering contains the model's own answers as text. Text has several tokenisations,
- * so a trainer might see ids that were never sampled. So the server keeps the ids of the
- * turns of a session. A turn continues a kept one if
+ * The rendering contains the model's own completions as text. Text has several
+ * tokenisations, so a trainer might see ids that were never sampled. So the server keeps
+ * the ids of the turns of a session. A turn continues a kept turn if
  *
- *   1. the last answer in its messages is at the place of the kept answer, and
+ *   1. the last completion in its messages is at the place of the kept one, and
  *   2. its rendering begins, byte for byte, with the kept text: the kept rendering, then
  *      the text of all sampled ids with special tokens and the end token, and
- *   3. the answer ends there: its last id is a special token whose text is nowhere in the
- *      message, or the message's content is the whole answer, and
- *   4. no other answer of the session has this text and other ids.
+ *   3. the completion ends there: its last id is a special token whose text is nowhere in
+ *      the message, or the message's content is the whole completion, and
+ *   4. no other completion of the session has this text and other ids.
  *
  * Then the prompt is the kept ids, then the ids of the text after the kept text.
  * Otherwise the turn starts a new branch: the whole rendering is tokenised. So the turns
@@ -29,7 +29,7 @@
 
 enum { KG_SESSION_ID_BYTES = 256, KG_SESSIONS = 4096 };
 
-/* A turn before its answer. */
+/* A turn before its completion. */
 struct kg_session_turn {
     const char *session; /* session id; NULL: none. Borrowed, as messages */
     int32_t adapter;     /* the request's adapter; a session belongs to one model */
@@ -39,7 +39,7 @@ struct kg_session_turn {
 };
 
 struct kg_session_answer {
-    const int32_t *ids; /* (n) ids of prompt and answer */
+    const int32_t *ids; /* (n) ids of prompt and completion */
     size_t n;
     const char *text; /* (text_n) of both */
     size_t text_n;
@@ -48,9 +48,9 @@ struct kg_session_answer {
 };
 
 struct kg_session_stats {
-    int64_t continued; /* turns that continued a kept one */
-    /* turns tokenised from the start although their session is kept or their messages
-     * hold a completion */
+    int64_t continued; /* turns that continued a kept turn */
+    /* turns that continued none, although their session is kept or their messages hold a
+     * completion */
     int64_t branches;
     int64_t evicted; /* sessions dropped for lack of room */
     int64_t kept;    /* sessions now, and their bytes */

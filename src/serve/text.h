@@ -1,9 +1,9 @@
 /* The text of a growing completion: decides which bytes can be sent already.
  *
  * It holds back the bytes of an incomplete character, and an end that may begin a stop
- * string. Stop strings are searched in text with special tokens,
- * which are sent only on request. Without special tokens, the pieces sent add up to
- * kg_rollout_text of the finished completion.
+ * string. Stop strings are searched in text that includes special tokens, which are sent
+ * only on request. Without special tokens, the pieces sent add up to kg_rollout_text of
+ * the finished completion.
  */
 #ifndef KG_SERVE_TEXT_H
 #define KG_SERVE_TEXT_H

@@ -1,8 +1,8 @@
 /* Tool calls in messages and in completions. A call is text of the model. At every point
- * the text is words, a call, or a beginning that may become either; a stream sends the
- * words and holds the rest. A decision never changes with later text. Only the form of
- * the model's template is parsed; other models' calls stay text. Arguments are JSON, not
- * checked against the tool's schema. */
+ * the text is content, a call, or a beginning that may become either; a stream sends the
+ * content and holds back the rest. A decision never changes with later text. Only the
+ * format of the model's template is parsed; calls in other formats stay text. Arguments
+ * are JSON, not checked against the tool's schema. */
 #define _GNU_SOURCE /* memmem */
 #include "serve/tools.h"
 

@@ -1,11 +1,10 @@
-/* Pairs of tags by plain search: one look for an opening tag, one for its closing tag.
+/* Pairs of tags by plain search: one search for an opening tag, one for its closing tag.
  *
- * A pair whose closing tag is missing counts for nothing, and if the first opening tag
- * has none after it no later one of that kind has: so every kind is searched for once,
- * however often its tag is repeated, and time stays linear. Nothing is nested and
- * nothing escaped, because a model writes tags and not XML. White space is what
- * Python's strip takes for it, other scripts' included, as that is what the published
- * rule does to a query.
+ * A pair without a closing tag does not count. If the first opening tag has no closing
+ * tag after it, no later one of that kind has one. So each kind is searched for once,
+ * however often its tag is repeated, and the time is linear. There is no nesting and no
+ * escaping, because a model writes tags and not XML. White space is that of Python's
+ * strip, other scripts' included, because the published rule strips a query with it.
  */
 #define _GNU_SOURCE /* memmem */
 #include "task/action.h"

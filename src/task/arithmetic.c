@@ -5,13 +5,13 @@
  *
  * A worked step is a running total. Two things decide how soon a model of a million
  * parameters learns this, and both were measured: a step takes as many tokens as the
- * change that it works out, so that attention copies every change from the same
- * distance; and totals stay small, which leaves about a hundred facts to learn on
- * the easy level. The first three levels differ in the range of the totals alone; in the
- * long ones more changes make answers that are several times as long. Names and
- * things mean nothing; they give a tokenizer that is trained on this text words to
- * learn. A response is right when the number after its last #### is. The canonical
- * problem, by which train and held-out are told apart, is the sum, "3+4-2+1".
+ * change that it works out, so that attention copies every change from the same distance;
+ * and totals stay small, which leaves about a hundred facts to learn on the easy level.
+ * The first three levels differ only in the range of the totals; the long levels have
+ * more changes and completions several times as long. Names and things have no meaning;
+ * they give words to a tokenizer that is trained on this text. A response is right if the
+ * number after its last #### is. The canonical problem, which decides between train and
+ * held-out, is the sum, "3+4-2+1".
  */
 #include "task/task_internal.h"
 

@@ -1,10 +1,10 @@
-/* A program of the user, run by sh -c, fed, read, and ended, whatever it does.
+/* A program of the user: starts it by sh -c, writes to it, reads from it, and ends it.
  *
- * It runs in a process group of its own under a guard (guard.c), so that all that it
- * started ends with it. It gets only the variables of the environment that are on a list.
- * Its three pipes are served by one poll loop: a child may write before it has read, read
- * nothing, or never end. One that answers line by line stays and can be asked again.
- * posix_spawn instead of fork, as the parent has threads and may hold most of the memory.
+ * It runs in its own process group under a guard (guard.c), so that all processes that it
+ * started end with it. It gets only the environment variables of a list. One poll loop
+ * serves its three pipes: a child may write before it has read, read nothing, or never
+ * end. A child that replies line by line stays and is used again. posix_spawn instead of
+ * fork, because the parent has threads and may hold most of the memory.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/clock.h"

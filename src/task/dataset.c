@@ -2,7 +2,7 @@
  * that people use.
  *
  * A file is either read completely, or refused with a message that names the invalid
- * record. A record that went missing in silence would change the results of a run.
+ * record. A record that is dropped silently would change the results of a run.
  */
 #include "base/hash.h"
 #include "base/log.h"

@@ -3,8 +3,8 @@
  *
  * An environment never sees tokens and never changes model text: it reads the text of one
  * turn and returns an observation, which is tokenised separately and appended. Only model
- * text is parsed for actions, so tool output cannot act. Special tokens in an observation
- * are not recognised, because it is untrusted text.
+ * text is parsed for actions, so tool output cannot call tools. Special tokens in an
+ * observation are not recognised, because it is untrusted text.
  *
  * If an observation takes time, `step` returns KG_ENV_WAIT, and `poll` delivers the
  * observation while other episodes decode.
@@ -31,8 +31,8 @@ struct kg_env_opts {
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
     int tries;           /* search: 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
-    const char *command; /* external: the program, run by sh -c; or */
-    const char *url;     /* external: the server that is sent every episode */
+    const char *command; /* external: program that plays, run by sh -c; or */
+    const char *url;     /* external: server that gets every episode */
     int silent_ms;       /* external: longest silence of an episode */
     const char *section; /* external: prefix of the last three keys in messages */
 };

@@ -1,9 +1,9 @@
-/* The search row's passages come from a retriever.
+/* The retriever of the search environment.
  *
- * The environment asks through four functions and does not know what is behind them:
- * here it is a server over HTTP. Answers come by ticket, in any order, while other
- * episodes decode. It is a file of its own so that the environment can be linked, and
- * tested, without a network.
+ * The environment calls four functions and does not know their implementation: here it is
+ * a server over HTTP. Answers arrive by ticket, in any order, while other episodes
+ * decode. This is a separate file so that the environment can be linked and tested
+ * without a network.
  */
 #include "task/env_internal.h"
 

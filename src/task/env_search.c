@@ -1,9 +1,9 @@
 /* The search agent: Search-R1's protocol of turns.
  *
  * <search> query </search> is answered by passages between <information> tags, a legal
- * <answer> ends the episode, anything else gets the remark of a wording. In the
- * last turn nothing is retrieved any more. A retriever that stays down stops the run or
- * is told to the model as an error and counted, as the options say.
+ * <answer> ends the episode, anything else gets the remark of a wording. The last turn
+ * retrieves nothing. If the retriever stays down, the run stops, or the model gets an
+ * error and the failure is counted, as the options say.
  *
  * Passages are written as Search-R1 writes them:  Doc 1(Title: first line) other lines
  */

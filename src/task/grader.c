@@ -1,8 +1,8 @@
-/* A grader program that stays: started once, used for every batch. There are two kinds of
- * programs, told apart by the first batch. One answers line by line and stays. The other
+/* A persistent grader program: started once, used for every batch. The first batch
+ * distinguishes two kinds of programs. One replies line by line and stays. The other
  * reads all of its input first, or buffers its output: when it falls silent, its input is
- * closed, and from then on it is started for every batch. A program that dies after it
- * has answered is restarted and gets the batch again; one that dies before is broken. */
+ * closed, and from then on it is started for every batch. A program that dies after a
+ * reply is restarted and gets the batch again; one that dies before is an error. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/task_internal.h"

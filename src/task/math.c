@@ -1,8 +1,8 @@
 /* Mathematics: answers in LaTeX or plain text, graded by math/ in one of its modes.
  *
- * A gold answer is text, or a JSON list of texts of which any counts. Before a run starts
- * every gold answer is graded against itself, boxed (or after "Answer:", where the mode
- * reads that): one that is not right can never be answered, and stops the run unless its
+ * A gold answer is text, or a JSON list of texts, each of which is right. Before a run
+ * starts every gold answer is graded against itself, boxed (or after "Answer:" if the
+ * mode reads that). If it is not right, no completion can be: the run stops, unless the
  * record is excluded by name, or such records are to be dropped and counted.
  */
 #include "math/math.h"

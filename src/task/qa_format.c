@@ -1,8 +1,8 @@
 /* The format of a search episode as a state machine: tags and white space in their order.
  *
- * Published code splits one text at its tags, passages included. With spans, what a tool
- * returned is one event, whatever stands inside, and the model has no <information> tags
- * of its own.
+ * Published code splits one text at its tags, passages included. With spans, a tool's
+ * output is one event, whatever it contains, and <information> tags in the model's text
+ * are invalid.
  */
 #define _GNU_SOURCE /* memmem */
 #include "task/qa.h"

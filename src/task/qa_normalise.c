@@ -1,6 +1,6 @@
 /* SQuAD's normalisation, as Python 3 does it: str.lower (with its two special cases),
  * string.punctuation, re's \b over Unicode words, str.split. Bytes that are not UTF-8 are
- * kept as they are, each a character that belongs to no word.
+ * kept, each as a character that belongs to no word.
  *
  * Four short passes of the published code are one pass here: characters are lowered and
  * collected into words; a word that is an article, alone between two word boundaries, is

@@ -1,8 +1,9 @@
-/* Several rewards of one answer: a list of graders, each with its name and weight.
+/* Several rewards of one completion: a list of graders, each with its name and weight.
  *
  * An entry is "NAME=GRADER": a task of the table (its grader, with the options of the
- * run's task) or "external COMMAND". An answer's reward is the weighted sum of those that
- * graded it; it is correct where the first says so, and graded where any of them could.
+ * run's task) or "external COMMAND". The reward of a completion is the weighted sum of
+ * the rewards that could be graded. It is correct if the first reward says so, graded if
+ * any could be.
  */
 #include "base/mem.h"
 #include "task/task_internal.h"

@@ -1,9 +1,9 @@
 /* Questions for a search agent: prompts in Search-R1's manner, answers by task/qa.h.
  *
- * A bare question is put into the instruction of a wording (task/wording.h); with
- * data.template that template alone goes around it. A prompt that names the search and
- * answer tags already is taken as it is: verl's files of Search-R1 hold such. Gold
- * answers are kept as a JSON list of alternatives.
+ * A bare question is put into the instruction of a wording (task/wording.h), or only into
+ * data.template if that is set. A prompt that already names the search and answer tags is
+ * not changed: verl's files of Search-R1 have such prompts. Gold answers are kept as a
+ * JSON list of alternatives.
  */
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
-/* The table of tasks, and what holds for all of them: loading with its checks, templates,
+/* The table of tasks, and what all tasks share: loading with its checks, templates,
  * grading.
  *
- * A task is a file with a loader and a grader, and a row here. Nothing else knows the
+ * A task is a file with a loader and a grader, and a row here. No other file uses the
  * names of tasks.
  */
 #include "task/task.h"

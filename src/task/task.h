@@ -110,10 +110,10 @@ enum kg_task_life {
     KG_TASK_LIFE_RUN,   /* started once, used for every batch */
     KG_TASK_LIFE_BATCH, /* started for every batch; its input ends after the batch */
 };
-/* How to treat an answer that cannot be parsed or decided: ungraded, wrong. */
+/* What an answer that cannot be parsed or decided counts as: ungraded, wrong. */
 enum kg_task_undecided {
     KG_TASK_UNDECIDED_UNGRADED, /* for evaluation, which reports it separately */
-    KG_TASK_UNDECIDED_WRONG,    /* for training: else undecided could pay */
+    KG_TASK_UNDECIDED_WRONG,    /* for training: undecidable answers must not pay */
 };
 struct kg_task_grader;  /* a persistent program, see below */
 struct kg_task_rewards; /* several graders, see below */

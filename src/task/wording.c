@@ -5,8 +5,8 @@
  * scripts/data_process/nq_search.py (Copyright 2024 Bytedance Ltd. and/or its affiliates)
  * and execute_predictions of search_r1/llm_agent/generation.py. They are licensed under
  * the Apache License, Version 2.0 (http://www.apache.org/licenses/LICENSE-2.0) and are
- * data here: what the published runs said to their models. The released code of EMA-PG
- * says the same two.
+ * data here: the texts that the published runs gave to their models. The released code of
+ * EMA-PG has the same two.
  */
 #include "task/wording.h"
 

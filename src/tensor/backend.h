@@ -208,8 +208,7 @@ struct kg_attn {
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
     struct kg_ivec blocks; /* tables of all sequences; empty: their keys are contiguous */
-    int32_t
-        most_keys; /* maximum number of keys of a sequence, to split few rows; 0: unknown */
+    int32_t most_keys;     /* most keys of a sequence, to split few rows; 0: unknown */
 };
 
 /* ---- vocabulary head ---- */
