@@ -1,10 +1,10 @@
 /* Time, ceilings, the rows of the report, and the table of benchmarks.
  *
  * Shared machines change their speed from minute to minute, so no figure stands alone:
- * the ceiling that a row is related to is measured again between its repetitions, and
- * the best of each is compared. A device is nobody else's: its ceilings are measured once
- * a report, and with so much work between two waits that a wait is nothing beside it.
- * What is asked of a row is data of the row, and is printed with whether it is met.
+ * the ceiling of a row is measured again between its repetitions, and the best of each is
+ * compared. A device is not shared: its ceilings are measured once per report, with so
+ * much work between two waits that the time of a wait is negligible. The target of a row
+ * is data of the row, and is printed with the result.
  */
 #include "bench/measure.h"
 

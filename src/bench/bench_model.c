@@ -1,5 +1,5 @@
 /* Whole models: their shapes, and decoding. The shapes are real, the weights random: no
- * time depends on what they are, but for which experts a token has. */
+ * time depends on the weights, except through the experts that they choose. */
 #include "bench/measure.h"
 
 #include "base/mem.h"

@@ -1,9 +1,8 @@
-/* The products of a layer at the 0.5B shape, one by one, as a run makes them: weights in
- * panels, few rows by weights that come from memory, many by weights in the cache.
+/* The products of a layer at the 0.5B shape, one by one, as in a run: weights in panels;
+ * products of few rows read weights from memory, those of many rows from the cache.
  *
- * Few rows are bound by the memory's rate, many by the multiply-adds that registers can
- * make; each row stands beside its own ceiling. What is asked of it depends on how the
- * processor multiplies.
+ * Few rows are bound by the memory's rate, many by the multiply-adds of registers; each
+ * row has its own ceiling. The targets depend on how the processor multiplies.
  */
 #include "bench/measure.h"
 

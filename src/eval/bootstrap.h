@@ -7,7 +7,7 @@
  *     p = 2 min(share of values <= 0, share of values >= 0), at least 1 / resamples,
  *         at most 1
  * The interquartile mean is the mean of the middle half (Agarwal et al. 2021): of n
- * sorted numbers the lowest and the highest n / 4 are left out; a number at the cut
+ * sorted numbers the lowest and the highest n / 4 are left out; a number at a boundary
  * counts in part.
  */
 #ifndef KG_EVAL_BOOTSTRAP_H

@@ -1,7 +1,8 @@
-/* A message a rank: the names that its numbers go by, then its items one after the other.
+/* One message per rank: the names of its numbers, then its items in order.
  *
- * Which was first to say a name is another on every rank, so places in the table of names
- * are a rank's own, and are translated on arrival. Everything else travels as it is.
+ * Each rank meets the names of graders' numbers in its own order, so an index of a name
+ * is valid on that rank only and is translated on arrival. All other data is sent
+ * unchanged.
  */
 #include "eval/gather.h"
 

@@ -1,9 +1,9 @@
-/* Answers from the engine of this process.
+/* Completions from the engine of this process.
  *
  * A set flows through the open engine: the queue holds as many requests as a batch has
- * room for. A finished answer is passed on and freed, and the batch runs empty only once,
- * at the end of the set. Where answers are scored, and for episodes, it goes in slices of
- * some batches, and answers are given on when their slice is done.
+ * rows. A finished completion is passed on and freed, so the batch runs empty only once,
+ * at the end of the set. Scored completions and episodes are computed in slices of some
+ * batches, and are passed on when their slice is finished.
  */
 #include "eval/runner.h"
 

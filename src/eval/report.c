@@ -1,9 +1,9 @@
 /* A report as JSON, as a table, and problem by problem.
  *
- * The JSON has everything and is what programs read; the table is for a look, and
- * leaves out: of many k's it shows powers of two. A mean over sets says which sets it
- * is of when one has no such number, since a mean that quietly leaves out the hard one
- * is wrong. Nothing is worked out here but widths.
+ * The JSON is complete and for programs; the table is for a quick look and omits some
+ * numbers: of many k's it shows powers of two. If a set lacks a number, the mean over
+ * sets names the sets that it includes, because a mean that silently omits the hard set
+ * is wrong. Nothing is computed here except widths.
  */
 #include "eval/runner.h"
 

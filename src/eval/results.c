@@ -1,8 +1,8 @@
 /* The folder of results: created, checked, continued, finished. Every file is either
  * appended to (the journal, one line per sample) or written whole and renamed, so a
- * process may be killed at any point: at most the last line of the journal is cut, or a
- * temporary file is left. config.yaml is written last at the start, results.json last at
- * the end. A folder is continued only by the same suite, key by key; a folder of
+ * process may be killed at any point: at most, the last line of the journal is incomplete
+ * or a temporary file is left. config.yaml is written last at the start, results.json
+ * last at the end. A folder is continued only by the same suite, key by key; a folder of
  * something else is not touched. */
 #include "eval/results.h"
 

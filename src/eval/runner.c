@@ -2,8 +2,8 @@
  * after the other. A sample is counted as it would be read back from its line, so
  * continued and fresh evaluations give the same numbers. Samples are graded in small
  * groups, because external graders take batches; after a failure, pending samples are
- * still graded and kept. Ranks exchange lines, and the first rank takes them as it takes
- * kept ones. */
+ * still graded and kept. Ranks exchange lines, and the first rank reads them as it reads
+ * those of a journal. */
 #include "eval/runner.h"
 
 #include "base/clock.h"

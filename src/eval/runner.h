@@ -2,8 +2,8 @@
  * computes the metrics.
  *
  * A source samples the problems of a set: the local engine (kg_eval_local) or a server
- * (eval/remote.h). It is asked only for the missing samples and returns them in any
- * order. So an evaluation can be interrupted and continued at any moment.
+ * (eval/remote.h). It samples only the missing samples and returns them in any order. So
+ * an evaluation can be interrupted and continued at any moment.
  *
  * With ranks, the samples of a set are dealt in rounds: each rank computes and grades its
  * share, and all lines go to rank 0, which stores, counts and reports.
@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A new sample. text borrowed: without special tokens, cut before a stop string. */
+/* A new sample. text borrowed: without special tokens, ends before a stop string. */
 struct kg_eval_fresh {
     size_t problem; /* index into the set's records */
     int32_t sample;
@@ -102,7 +102,7 @@ struct kg_eval_run {
     struct kg_ranks *ranks;
 };
 /* report: on rank 0; stays empty on the others
- * errors: those of the source on any rank; ECONFLICT (the folder is of another
+ * errors: those of the source on any rank; ECONFLICT (the folder belongs to another
  * evaluation) */
 kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run *run,
                         struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
 /* Whether two trees are the same answer: lists, tuples, intervals, relations, matrices
- * and words by their own rules, what they are made of by decide.c.
+ * and words have their own rules; decide.c compares their parts.
  *
- * Three values all the way: a part that is wrong makes the whole wrong, a part that is
- * undecided leaves the whole undecided, whatever stands beside it.
+ * Every comparison has three values: a wrong part makes the whole wrong; otherwise an
+ * undecided part leaves the whole undecided.
  */
 #include "math/math_internal.h"
 

@@ -1,16 +1,15 @@
 /* Whether two trees are the same number or function, by exact arithmetic alone.
  *
  * Numbers: rational ones are compared as such. Others are first enclosed in balls, and
- * balls that do not meet are different for certain; only what may be equal is given to
- * Calcium, which proves that the difference is zero, proves that it is not, or says that
- * it does not know: then the verdict is undecided.
+ * balls that do not overlap are certainly different. Only numbers that may be equal are
+ * passed to Calcium, which proves that the difference is zero or is not, or cannot tell:
+ * then the verdict is undecided.
  *
- * Functions: both sides take rational values for their symbols (whole ones where symbols
- * stand in exponents or factorials) at several points. A difference at one point is a
- * proof; equality, exact at every point, is taken for identity. Values are positive,
- * unless |..| or a root of a name occurs, so that sqrt(x^2) is |x| and not x; a point at
- * which a root has a negative radicand is passed over, so that sqrt(x) sqrt(y) is
- * sqrt(xy).
+ * Functions: the symbols of both sides get rational values (integers if symbols are in
+ * exponents or factorials) at several points. A difference at one point is a proof;
+ * equality, exact at every point, is taken for identity. Values are positive, unless |..|
+ * or a root of a name occurs, so that sqrt(x^2) is |x| and not x; a point at which a root
+ * has a negative radicand is skipped, so that sqrt(x) sqrt(y) is sqrt(xy).
  */
 #include "math/flint_internal.h"
 

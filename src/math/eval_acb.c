@@ -1,9 +1,9 @@
-/* Trees as rigorous complex balls: two that do not overlap are different for certain.
+/* Trees as rigorous complex balls: two that do not overlap are certainly different.
  *
- * A ball is a midpoint and a radius, and every operation widens the radius by what it
- * rounded away: the value is in the ball whatever happens. So balls can refute an
- * equality and never prove one. One that holds no finite number (a logarithm of zero) has
- * no value. What is rational all the way is worked out as such and rounded once.
+ * A ball is a midpoint and a radius, and every operation widens the radius by its
+ * rounding error, so the value is always in the ball. So balls can refute an equality and
+ * never prove one. A ball without a finite number (a logarithm of zero) has no value. A
+ * rational subtree is computed exactly and rounded once.
  */
 #include "math/flint_internal.h"
 

@@ -1,9 +1,9 @@
-/* Whether words beside a number in running text make it another value than the answer:
- * "less than 5", "the square root of 5", "5 out of 6", or whether it is a piece of a
- * formula: x^5, \sum_{k=1}.
+/* Whether the words around a number in running text make it another value than the
+ * answer: "less than 5", "the square root of 5", "5 out of 6", or whether it is a piece
+ * of a formula: x^5, \sum_{k=1}.
  *
- * Such a number is not an answer. The words count up to one that says what is equal ("the
- * square root of 25, which is 5") or where a sentence ends.
+ * Such a number is not an answer. The words count up to the end of the sentence, or up to
+ * a word that states equality ("the square root of 25, which is 5").
  */
 #include "math/math_internal.h"
 

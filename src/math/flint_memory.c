@@ -1,10 +1,10 @@
-/* FLINT's memory: every block through the one door, counted against the budget of the
- * answer that is graded.
+/* FLINT's memory: every block is from base/mem.h and counts against the budget of the
+ * graded answer.
  *
  * FLINT cannot report that it ran out of anything; it aborts. So its allocator jumps out
  * when the budget is spent: numbers of blocks and of nodes evaluated (which bound work,
  * and are the same on every machine), bytes, and as a last resort processor time. All
- * blocks hang in a list of the thread; after a jump FLINT's own caches are dropped in
+ * blocks are in a list of the thread; after a jump FLINT's own caches are dropped in
  * order and the rest of the list is freed.
  */
 #include "base/clock.h"

@@ -38,7 +38,7 @@ struct kg_math_opts {
     int decimals; /* decimals compared if one side is a decimal fraction; 0: 6 */
     double tolerance[KG_MATH_MAX_TOLERANCES]; /* absolute, one for each item of a list */
     int n_tolerance;                          /* 0: by decimals; 1: for all items */
-    bool lenient;       /* names of variables and the order of tuples do not count */
+    bool lenient;       /* ignores names of variables and the order of tuples */
     bool strict_sets;   /* -2 <= x <= 7 does not match x in [-2,7] */
     bool keep_thinking; /* also read the text of a response before </think> */
 };

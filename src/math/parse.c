@@ -1,8 +1,8 @@
 /* The grammar of answers, from the outside in: lists, relations, unions, ratios, sums,
  * products, powers. Recursive descent; every descent is counted against the depth limit.
  *
- * It reads LaTeX and plain notation with one grammar. It is no TeX: 11z^17 has the
- * exponent 17, as those who write so mean it.
+ * It reads LaTeX and plain notation with one grammar. It differs from TeX: 11z^17 has the
+ * exponent 17, as its writer means it.
  */
 #include "math/math_internal.h"
 

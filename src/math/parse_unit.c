@@ -1,10 +1,10 @@
 /* Units as they are written (5 m/s, 9.8 \mathrm{m\,s^{-2}}, 5 k\Omega), words in
  * brackets, and numbers in words.
  *
- * A single letter may be a name as well. In roman type, or with a command (\Omega, \mu
- * m), a known letter is a unit; in plain writing it is one only inside of a quotient, and
- * only where the whole quotient is made of units: `5 m/s` has one, `5 m/x` has none. A
- * unit that stands alone in plain writing is the table of words' to know.
+ * A single letter may also be a name. In roman type, or with a command (\Omega, \mu m), a
+ * known letter is a unit. In plain text it is one only in a quotient that consists of
+ * units alone: `5 m/s` has a unit, `5 m/x` has none. Other units in plain text are in the
+ * table of words.
  */
 #include "math/math_internal.h"
 

@@ -1,9 +1,9 @@
-/* Which part of a response is read as its answer: what stands after the last thought, up
- * to the token that ends a turn.
+/* Which part of a response is read as its answer: the text after the last thought, up to
+ * the token that ends a turn.
  *
- * A thought that was begun and not ended was cut off, so there is no answer: what stands
- * in it was computed on the way, and a reward for it would teach guessing. A thought that
- * is begun again after an answer ends that answer.
+ * A thought without an end was truncated, so there is no answer: a number in it is an
+ * intermediate result, and a reward for it would teach guessing. A new thought after an
+ * answer ends that answer.
  */
 #include "math/math_internal.h"
 

@@ -1,16 +1,16 @@
-/* What calculus.c asks of numbers: whether a function is bounded on an interval, and what
- * an infinite sum of rational terms is.
+/* Two questions of calculus.c: is a function bounded on an interval, and what is an
+ * infinite sum of rational terms?
  *
- * Bounded: the interval is cut into pieces, and a ball that holds a piece is put in for
- * the variable; where all values are finite balls there is no pole.
+ * Bounded: the interval is divided into pieces, and the variable is a ball that covers a
+ * piece; if all values are finite balls there is no pole.
  *
- * Sums: Wynn's algorithms make columns out of the partial sums. A column that is constant
- * is the limit: of epsilon where the terms are sums of polynomials times powers, of rho
- * where the partial sums are a rational function of their number. The first 24 terms say
- * nothing of the others in general (floor(n/30) is 0 for long), so only terms of these
- * two shapes are summed, and the column has to be constant for longer than the shape has
- * coefficients: a sequence that keeps to a recurrence so long keeps to it for ever.
- * Powers must fall, and a denominator must not have a zero further on.
+ * Sums: Wynn's algorithms make columns from the partial sums. A constant column is the
+ * limit: of epsilon if the terms are sums of polynomials times powers, of rho if the
+ * partial sums are a rational function of their number. In general the first 24 terms say
+ * nothing about the others (floor(n/30) is 0 for long). So only terms of these two shapes
+ * are summed, and the column must be constant for longer than the shape has coefficients:
+ * a sequence that satisfies a recurrence that long satisfies it for ever. Powers must
+ * fall, and a denominator must have no later zero.
  */
 #include "math/flint_internal.h"
 

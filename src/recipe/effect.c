@@ -1,15 +1,15 @@
-/* What a key needs to act.
+/* The conditions under which a key has an effect.
  *
- * Most of the algorithm's act where one of its rows reads them, and the rows say so
- * (policy/algo.h). Every other condition stands in the option's row (data/needs.h).
+ * Most keys of the algorithm have an effect if one of its rows reads them, and the rows
+ * list these keys (policy/algo.h). Every other condition is in the row of the option
+ * (data/needs.h).
  *
- * A preset or a recipe may leave keys over that an override has made idle (its
- * anchor.eta, say, where the user wants no anchor): these pass. RUN/config.yaml has every
- * key, so a value that equals the default or that of the preset counts as not given. Keys
- * that need validation problems (eval.*, log.validation) are refused only on the command
- * line, because a recipe may leave data.val to the command line. They are accepted beside
- * an empty data.val= there. Not here: what is refused where it is read, and
- * eval.at_start, whose other value asks for no validation.
+ * A preset or a recipe may set keys that an override makes ineffective (its anchor.eta,
+ * say, if the user wants no anchor): these are accepted. RUN/config.yaml has every key,
+ * so a value equal to the default or to the preset's counts as not set. Keys that need
+ * validation problems (eval.*, log.validation) are refused only on the command line,
+ * because a recipe may leave data.val to the command line; they are accepted next to an
+ * empty data.val= there. Not here: keys that their reader refuses, and eval.at_start.
  */
 
 #include "data/needs.h"

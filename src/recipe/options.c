@@ -1,8 +1,8 @@
-/* Option rows of training and the order in which a recipe is put together.
+/* Option rows of training, and the order in which a recipe is put together.
  *
- * A row is bound to a field of struct kg_recipe, or of what a module reads in it; the
- * rows of an algorithm are policy/'s own, those of a retriever task/'s. A preset is
- * weaker than anything the user wrote, wherever it was written.
+ * A row is bound to a field of struct kg_recipe, or of an options struct in it. policy/
+ * has the rows of an algorithm, task/ those of a retriever. A value of the user, in the
+ * recipe or on the command line, overrides the preset's.
  */
 #include "recipe/options.h"
 

@@ -10,11 +10,11 @@
 #include "rollout/episode.h"
 #include "text/prompt.h"
 
-/* The state that is sharded over ranks rather than held by each. */
+/* The state that is sharded over ranks instead of copied to each. */
 enum kg_shard {
     KG_SHARD_NONE,
     KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
-    KG_SHARD_GRADIENTS, /* these and gradients, computed bucket by bucket */
+    KG_SHARD_GRADIENTS, /* the same, and gradients, computed bucket by bucket */
 };
 
 /* The values of a recipe: a member per section of keys, or the options struct of the
@@ -201,7 +201,7 @@ kg_status kg_recipe_algorithm(struct kg_str *out, const struct kg_recipe *r,
 
 /* Whether the sampler of this run truncates the distribution. */
 bool kg_recipe_truncates(const struct kg_recipe *r);
-/* Whether the sampler records the kept sets, so that ratios are of the renormalised
+/* Whether the sampler records the kept sets, so that ratios are those of the renormalised
  * policies. A reproduction does not: the runs that it reproduces use ratios of the full
  * softmax. */
 bool kg_recipe_records_kept(const struct kg_recipe *r);

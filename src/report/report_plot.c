@@ -1,8 +1,8 @@
 /* From thinned series to paths.
  *
- * The width is cut into columns of two units. The points of a series that fall into one
- * become one vertex of its line, their mean, and one vertex of its shade, their extremes;
- * so a plot has at most COLUMNS of each, however long the run.
+ * The width is divided into columns of two units. The points of a series that fall into
+ * one become one vertex of its line, their mean, and one vertex of its shade, their
+ * extremes; so a plot has at most COLUMNS of each, however long the run.
  */
 #include "report/report_plot.h"
 

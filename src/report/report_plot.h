@@ -29,8 +29,8 @@ struct kg_plot_line {
 bool kg_plot_varies(const struct kg_series *s);
 
 /* The x axis covers steps first .. last. log_allowed: use a logarithmic scale if all
- * numbers are positive and span more than three powers of ten; *is_log out
- * n is at least 1; each line has a number */
+ * numbers are positive and span more than three powers of ten; *is_log out. n is at least
+ * 1, and each line has a finite number */
 kg_status kg_plot_svg(struct kg_str *out, bool *is_log, const struct kg_plot_line *lines,
                       size_t n, int64_t first, int64_t last, bool log_allowed,
                       struct kg_err *err) KG_MUST_CHECK;
