@@ -1,6 +1,6 @@
 /* Files: whole reads, maps, streams of writes. A reader never sees a half-written file:
- * what must be complete is written under a temporary name, synced and renamed, and its
- * folder is synced. A log that grows is cut back to a known length when it is resumed.
+ * a file that must be complete is written under a temporary name, synced and renamed, and
+ * its folder is synced. A growing log is truncated to a known length when it is resumed.
  * Folders are in dir.c.
  *
  * Every system call goes through a `sys_` function, where a test can make the n-th one

@@ -155,8 +155,8 @@ void kg_file_fail_at(uint64_t n, int error_number);
  * a process leaves are the same without the wait. */
 void kg_file_skip_syncs(bool skip);
 
-/* dir + "/" + name. A path that is too long is cut to a length that the kernel refuses,
- * so that it cannot name another file. */
+/* dir + "/" + name. A path that is too long is truncated to a length that the kernel
+ * refuses, so that it cannot name another file. */
 struct kg_path {
     char text[4097];
 };

@@ -1,5 +1,5 @@
-/* How a request to the system fails: because a test asked for it, or with errno as a
- * status. The contract is in file_internal.h.
+/* How a system call fails: because a test requested it, or with errno as a status. The
+ * contract is in file_internal.h.
  */
 #include "base/file_internal.h"
 

@@ -14,7 +14,7 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* From now on this process logs only warnings and answers, each prefixed by `who` ("rank
+/* From now on this process logs only warnings and kg_log_answer, prefixed by `who` ("rank
  * 3 (gpu07)"): for all processes of a run but the first. "": it logs everything. */
 void kg_log_as(const char *who);
 

@@ -1,8 +1,8 @@
 /* A value of an option: text checked against its row, and put into a field.
  *
- * The one idea: a text that passes the check can be stored without any error. A reader of
- * options (YAML, a command line, a preset) therefore reports where a text came from, and
- * their user checks only combinations.
+ * The one idea: a text that passes the check can be stored without any error. So a reader
+ * of options (YAML, a command line, a preset) reports the place of every wrong text, and
+ * the code that uses the options checks only combinations.
  */
 #include "base/option.h"
 

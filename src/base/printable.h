@@ -15,7 +15,7 @@
  * printable */
 size_t kg_printable_at(const char *text, size_t n, bool lines);
 
-/* kg_printable_put to a buffer: at most size - 1 bytes, cut between characters. */
+/* kg_printable_put to a buffer: at most size - 1 bytes, truncated between characters. */
 void kg_printable_copy(char *out, size_t size, const char *text, bool lines);
 
 /* Appends text; unprintable bytes become \xNN, line ends \n. */

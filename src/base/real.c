@@ -1,12 +1,12 @@
-/* Elementary functions: an argument is brought near 0 with a remainder that keeps its
+/* Elementary functions: an argument is reduced to a remainder near 0 that keeps its
  * digits, a Taylor polynomial follows, and the large part is added last.
  *
- * Bringing near is where digits are lost: x - n ln 2 cancels, so ln 2 is held in two
- * parts of which the first has so few bits that n times it is exact, and what the
- * difference loses is carried along as a second double. Near 0 a polynomial with the
- * plain coefficients 1/k! may need more terms than a fitted one and needs no
- * explanation. No table and no fused multiply-add: every operation is one that IEEE 754
- * defines to the last bit.
+ * The reduction is where digits are lost: x - n ln 2 cancels. So ln 2 is held in two
+ * parts, of which the first has so few bits that n times it is exact, and a second double
+ * carries the rounding error of the difference. Near 0 a polynomial with the plain
+ * coefficients 1/k! may need more terms than a fitted one, but needs no explanation.
+ * There is no table and no fused multiply-add: IEEE 754 defines every operation to the
+ * last bit.
  */
 #include "base/real.h"
 

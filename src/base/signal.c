@@ -1,4 +1,4 @@
-/* SIGINT, SIGTERM and SIGHUP: the first asks to stop, the second stops.
+/* SIGINT, SIGTERM and SIGHUP: the first requests a stop, the second ends the process.
  *
  * The handler touches one flag and, the second time, leaves with _exit, which unlike exit
  * may be called from a handler. Files are safe because kedge writes them under temporary

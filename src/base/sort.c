@@ -1,7 +1,7 @@
-/* Putting numbers in order.
+/* Sorts numbers.
  *
- * NaN is equal to everything for qsort's comparison, so an array that holds one has no
- * defined order: callers have none, they are metrics and times that were checked.
+ * For qsort's comparison NaN equals everything, so an array with NaN has no defined
+ * order. Callers have none: they sort metrics and times that were checked.
  */
 #include "base/sort.h"
 

@@ -1,11 +1,11 @@
 /* Status codes and the one-line error text.
  *
  * Not a logging facility: nothing is printed here. The one idea: a message is built from
- * the inside out. The place that fails says what it expected and found, and each caller
- * that knows more of where puts it in front. A message that does not fit, for a name
- * of thousands of bytes, is cut in its middle: where and why stand at its ends. Line
- * breaks that came in through file contents become spaces, so that an error stays one
- * line.
+ * the inside out. The function that fails writes what it expected and found, and each
+ * caller that knows more about the place puts it in front. A message that does not fit,
+ * because of a name of thousands of bytes, is shortened in its middle, because its ends
+ * say where and why. Line breaks from file contents become spaces, so that an error stays
+ * one line.
  */
 #include "base/status.h"
 

@@ -21,7 +21,7 @@ typedef enum kg_status {
     KG_ENOTFOUND,    /* a file, key, tensor or table row does not exist */
     KG_EUNSUPPORTED, /* valid, but kedge does not support it */
     KG_ENOSPACE,     /* not enough room on the disk */
-    KG_ETIMEOUT,     /* a deadline passed; the message names the awaited process */
+    KG_ETIMEOUT,     /* a timeout passed; the message names the awaited process */
     KG_EINTERRUPTED, /* a signal requested a stop */
     KG_ENONFINITE,   /* NaN or infinity where a number was expected */
     KG_ECONFLICT,    /* two inputs contradict each other (resume with another config) */
@@ -58,8 +58,8 @@ struct kg_err {
             goto label;                                                                  \
     } while (0)
 
-/* Fills err with the code and a formatted one-line message; too long a message is cut in
- * the middle.   returns code, for `return kg_fail(..)` */
+/* Fills err with the code and a formatted one-line message; a message that is too long is
+ * shortened in its middle.   returns code, for `return kg_fail(..)` */
 kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
     KG_PRINTF(3, 4);
 

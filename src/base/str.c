@@ -1,7 +1,7 @@
 /* A growable byte string, and the edit distance behind "did you mean".
  *
- * Bytes, not characters: nothing here knows UTF-8. The one idea: `data` is always NUL
- * terminated, so a finished string can be handed to any C function without a copy.
+ * Bytes, not characters: nothing here interprets UTF-8. The one idea: `data` is always
+ * NUL terminated, so a finished string can be passed to any C function without a copy.
  */
 #include "base/str.h"
 

@@ -1,8 +1,7 @@
-/* A thread that sleeps in poll: a signal handler, whichever thread it runs in, wakes it
- * through a pipe.
+/* A thread that sleeps in poll: a signal handler, on any thread, wakes it through a pipe.
  *
- * Four times in the warning's time, at most once a second, it looks whether the progress
- * of each thread differs from what it was. So the threads that work read no clock.
+ * Four times in the warning's time, at most once per second, it compares the progress of
+ * each thread with its last value. So working threads read no clock.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/watch.h"

@@ -1,9 +1,9 @@
-/* Reading a GGUF file.
+/* Reads a GGUF file.
  *
- * A file says how many of everything it has before it has it, so no count is trusted:
- * each is compared with the bytes that are left, and every length is taken from them
- * before it is used. Tensors must follow each other in the data without holes but for
- * the alignment, as llama.cpp demands too: then none overlaps another.
+ * A file states every count and length before the data, so none is trusted: each is
+ * compared with the bytes that are left before it is used. Tensors must follow each other
+ * in the data without gaps except for the alignment, as llama.cpp also demands: then none
+ * overlaps another.
  */
 #include "data/gguf.h"
 

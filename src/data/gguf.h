@@ -2,7 +2,7 @@
  *
  *     "GGUF", version, number of tensors, number of values
  *     values: key, type, value; a value is a number, a bool, a text or an array of those
- *     tensors: name, dimensions (innermost first), type, place in the data
+ *     tensors: name, dimensions (innermost first), type, offset in the data
  *     data, aligned
  *
  * Little-endian files of versions 2 and 3 are read. A split set is opened by its first

@@ -1,9 +1,9 @@
-/* config.json of a GGUF file's metadata.
+/* config.json from a GGUF file's metadata.
  *
- * Most keys are a field under another name: a table. What follows from several (the
- * rope's scaling, what a head turns, biases, which are told by the tensors) is written
- * behind. llama.cpp's own constants of an architecture, which no key says, are written
- * where transformers' default is another.
+ * Most keys are a field with another name: a table. Fields that depend on several keys
+ * (the rope's scaling, the rotated part of a head, biases, which the tensors show) are
+ * written after these. llama.cpp's constants of an architecture, which no key contains,
+ * are written if transformers has another default.
  */
 #include "data/gguf_model.h"
 #include "data/json.h"

@@ -1,8 +1,8 @@
 /* Tensors of a GGUF file under transformers' names.
  *
- * Names are a table, of which the first row that fits holds. llama.cpp has three things
- * otherwise: rows of queries and keys of its first architectures, in the order of rope
- * without halves; norms of Gemma with 1 added; and the experts of a layer in one tensor.
+ * Names are a table, of which the first row that fits applies. Three things differ in
+ * llama.cpp: rows of queries and keys of its first architectures are in the order of rope
+ * with adjacent pairs; Gemma's norms have 1 added; the experts of a layer are one tensor.
  */
 #include "data/gguf_model.h"
 

@@ -1,7 +1,7 @@
-/* Hashing files that a result depends on, and comparing them with what a manifest says.
+/* Hashes the files that a result depends on, and compares them with a manifest.
  *
- * Both sides of the comparison are JSON objects of one shape: that of the manifest, and
- * one written now. What is compared is what a reader of the manifest sees.
+ * Both sides of the comparison are JSON objects of the same form: the manifest's, and one
+ * for the current files. So a reader of the manifest sees what is compared.
  */
 #include "data/inputs.h"
 

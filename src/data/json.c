@@ -1,8 +1,8 @@
 /* JSON documents as their readers see them, and values as text.
  *
- * A document is a flat tree: the members of a list lie side by side, so that any of them
- * is reached by its index, and a long object has an index of its keys. It is not a DOM: a
- * document never changes once it is there.
+ * A document is a flat tree: the members of a list are contiguous, so that each is
+ * reached by its index, and a long object has an index of its keys. It is not a DOM: a
+ * complete document never changes.
  */
 #include "data/json_internal.h"
 

@@ -1,9 +1,9 @@
-/* JSON documents as they come about: memory in a pool, and a stack of the values whose
- * array or object is still open.
+/* Builds JSON documents: memory in a pool, and a stack of the values whose array or
+ * object is still open.
  *
- * How many members a list has is known when it is closed. So values wait on the stack,
- * and closing moves those of the list, in one block, into the document; what stays on the
- * stack is the list itself, as a member of the one around it.
+ * The number of members of a list is known only when it is closed. So values wait on the
+ * stack, and closing moves those of the list, in one block, into the document; the list
+ * itself stays on the stack as a member of the enclosing list.
  */
 #define _GNU_SOURCE /* qsort_r */
 #include "data/json_internal.h"

@@ -1,4 +1,4 @@
-/* Writing and checking the list of what a folder holds.
+/* Writes and checks the list of a folder's files.
  *
  * The one idea: a piece is hashed alone, so a file of any size is hashed by all threads
  * and a difference has a place.

@@ -1,5 +1,5 @@
-/* A clause is a list of atoms of which one must hold; a text is a list of clauses that
- * all must. Keys are looked up as texts, which passed the check of their rows.
+/* A clause is a list of atoms, of which at least one must hold; a text is a list of
+ * clauses, all of which must hold. Keys are looked up as texts, which their rows checked.
  */
 #include "data/needs.h"
 

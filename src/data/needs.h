@@ -12,7 +12,7 @@
  * Flags are keys with their dashes (--keys= is a flag that is not given), a word in
  * capitals is the first argument, and the key "" is the action of the command:
  *
- *   =index,query&--dense                 with these actions and another flag
+ *   =index,query&--dense                 index or query is the action, --dense is given
  *
  * Tables with a prefix (`before`) put it before keys. From this text kedge decides
  * whether a key acts, writes the message if it does not, and lists the keys that would

@@ -1,8 +1,8 @@
-/* The names that a YAML file gives to mappings of one section, read before there is a
- * table: the caller makes the rows of each name, and then the file is loaded in earnest.
+/* Reads the names of the mappings in one section of a YAML file before there is a table:
+ * the caller makes the rows of each name, and then loads the file.
  *
- * Nothing is checked here. Where the file is no YAML or has another shape, what was found
- * so far is returned, and the load that follows says what is wrong.
+ * Nothing is checked here. If the file is not YAML or has another shape, the names found
+ * so far are returned, and loading the file reports the error.
  */
 #include "data/options.h"
 

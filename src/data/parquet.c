@@ -1,8 +1,8 @@
 /* Parquet: the file, its footer and the places of its columns.
  *
  * The footer's lists of columns are not copied: a row group remembers where its list is,
- * and a chunk's description is read when the chunk is opened. So a footer that promises
- * millions of things costs no more memory than it has bytes.
+ * and a chunk's description is read when the chunk is opened. So a footer with millions
+ * of entries costs no more memory than its bytes.
  */
 #include "data/parquet_internal.h"
 

@@ -1,8 +1,8 @@
 /* Parquet's schema: a list of elements, parents first, checked and made into a tree.
  *
- * Beside the shape this decides what a node means: the format has had two ways to say so
- * (converted types, logical types), and three ways to write a list. Levels are computed
- * here and never read from the file.
+ * This also decides what a node means: the format has two ways to state it (converted
+ * types, logical types), and three ways to write a list. Levels are computed here and
+ * never read from the file.
  */
 #include "data/parquet_internal.h"
 

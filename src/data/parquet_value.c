@@ -1,7 +1,7 @@
 /* One value of a Parquet column as a value of a JSON document.
  *
- * What JSON has no type for becomes a string that loses nothing: decimals with their
- * scale, times with the digits that the column keeps.
+ * A type that JSON lacks becomes a string without loss: decimals with their scale, times
+ * with the column's digits.
  */
 #include "data/parquet_internal.h"
 

@@ -1,9 +1,9 @@
 /* Blocks as fp32.
  *
- * Every type here is value = scale q, or scale q - minimum, with q of 2 to 8 bits. What
- * differs is where the bits lie: a byte of `qs` holds values that are half a block (or 32
- * values) apart, and the sixth bits of scales stand in bytes of their own. The layouts
- * are defined by ggml; the comments give the place of value i.
+ * Every type here is value = scale q, or scale q - minimum, with q of 2 to 8 bits. Only
+ * the places of the bits differ: a byte of `qs` holds values that are half a block (or 32
+ * values) apart, and the sixth bits of scales are in separate bytes. The layouts are
+ * defined by ggml; the comments give the place of value i.
  */
 #include "data/quants.h"
 

@@ -37,7 +37,7 @@ struct kg_quant {
     const char *name; /* "Q4_0"; single values: as in safetensors, "BF16" */
     uint32_t id;      /* of ggml_type */
     int values;       /* values per block; 1: single values */
-    int bytes;        /* size of a block; 0: a known type that is not read */
+    int bytes;        /* size of a block; 0: a known type that kedge cannot read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
     /* rounds to nearest as llama.cpp does; x (values), finite; NULL: not written */

@@ -5,8 +5,7 @@
  * in any order of names. That one rule (no gap, no overlap, nothing left over) is what
  * makes a file trustworthy, so it is checked before any tensor is handed out.
  *
- * Elements are not looked at here: NaN in the weights is found by whoever computes with
- * them.
+ * Elements are not read here: code that computes with the weights finds a NaN.
  */
 #include "data/safetensors.h"
 

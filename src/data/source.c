@@ -1,4 +1,4 @@
-/* The table of formats that a model's file can have beside HuggingFace's folder.
+/* The table of formats that a model can have instead of HuggingFace's folder.
  *
  * A row makes the text of a file of that folder on request. Nothing is cached between
  * requests, because opening a file again is cheap.

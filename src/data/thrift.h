@@ -61,7 +61,7 @@ struct kg_thrift_field {
     const struct kg_thrift_field *sub;
 };
 
-/* Fills *out, which the caller has set to its defaults, from a struct. If a STRUCT field
+/* Fills *out from a struct; the caller has set *out to its defaults. If a STRUCT field
  * with an offset above 0 is present, 1 is added to the int64_t at that offset. */
 void kg_thrift_read(struct kg_thrift *t, void *out, const struct kg_thrift_field *fields);
 /* Skip a value. */
