@@ -1,8 +1,8 @@
 /* From argv to a command, and from its end to an exit status.
  *
- * The only place, with the commands, where kedge writes to stdout and stderr by itself.
- * What it writes to stdout is checked to the last byte, so that a full disk is a failure
- * and not a short file; what it says quotes files and servers, so it is made printable.
+ * Only this file and the commands write to stdout and stderr. Output to stdout is checked
+ * to the last byte, so that a full disk is a failure and not a short file. Messages quote
+ * files and servers, so they are made printable.
  */
 #include "cli/cli.h"
 

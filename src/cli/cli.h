@@ -323,7 +323,7 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 /* *ok in: this rank passed so far; out: all ranks passed, and so did the checks between
  * ranks. Appends a line for each rank and check; nothing for a single process. be: this
  * rank's backend; GPUs are joined by NCCL. A missing NCCL is a failure only if a folder
- * was given, or if some rank has it
+ * was given or another rank has it.
  * errors: of the ranks, if one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,

@@ -1,10 +1,10 @@
 /* kedge chat: a conversation in the terminal, answered token by token.
  *
- * The conversation is tokens. A new message is rendered with all before it. What the
- * rendering adds after the last answer is tokenised and appended, so the answers of the
- * model stay the tokens that it sampled. Only where the template rewrites earlier turns
- * (Qwen3 drops their thinking) is the whole conversation tokenised again, which is said
- * once.
+ * The conversation is tokens. A new message is rendered with all before it. The text that
+ * the rendering adds after the last completion is tokenised and appended, so the model's
+ * completions stay the tokens that it sampled. Only if the template rewrites earlier
+ * turns (Qwen3 drops their thinking), the whole conversation is tokenised again, and a
+ * message says so once.
  */
 #include "base/printable.h"
 #include "cli/cli.h"

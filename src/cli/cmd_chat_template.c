@@ -1,9 +1,9 @@
 /* kedge chat-template: a filter from lines of messages to the prompts that a model's chat
  * template makes of them.
  *
- * Each line is answered before the next is read, so that it can stand in a pipe. The
- * template comes from the same search as in training (text/chat_template.h); what is
- * printed is what a run would feed to the model.
+ * The output for a line is written before the next line is read, so the command works in
+ * a pipe. The template is found as in training (text/chat_template.h), so the output is
+ * the prompt that a run would give to the model.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,9 +1,9 @@
-/* kedge data: look at a data file of any format, check it as training will read it, and
- * convert it to JSON lines.
+/* kedge data: shows a data file of any format, checks it as training reads it, and
+ * converts it to JSON lines.
  *
- * `head` and `convert` show records as they are. `check` goes the way of a run: the same
- * reader, keys, task, template and tokenizer, so that what it refuses or shortens is what
- * training would.
+ * `head` and `convert` show records unchanged. `check` uses the reader, keys, task,
+ * template and tokenizer of a run, so it refuses and shortens the same records as
+ * training.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

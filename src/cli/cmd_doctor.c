@@ -1,10 +1,10 @@
-/* kedge doctor: what this machine is, and whether kedge's promises hold on it.
+/* kedge doctor: describes this machine, and checks whether kedge's promises hold on it.
  *
  * Results do not depend on threads, batches or the machine because products have a few
- * properties. Those hold on the processors that were tested; on another processor or
- * compiler they might not, and a run would be wrong without a sign. So doctor checks them
- * on this machine's products, in each dtype; a failure is named and sets the exit status.
- * Under a launcher every rank checks its own machine, then all of them their exchanges.
+ * properties. They hold on the processors that were tested; on another processor or
+ * compiler they might not, and a run would be silently wrong. So doctor checks them for
+ * this machine's products, in each dtype; a failure is named and sets the exit status.
+ * Under a launcher every rank checks its own machine, and then all check their exchanges.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,8 +1,8 @@
-/* kedge eval: a suite of sets, or one set named by flags, sampled and graded; the code
- * that validates during training.
+/* kedge eval: samples and grades a suite of sets, or one set named by flags, with the
+ * code of validation in training.
  *
- * One path for both: without SUITE.yaml there is one set, named "val". A flag about a set
- * is given to every set of the suite, so that `--problems 5 -n 2` tries a suite out.
+ * Without SUITE.yaml there is one set, named "val". A flag about a set applies to every
+ * set of the suite, so `--problems 5 -n 2` is a quick trial of a suite.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

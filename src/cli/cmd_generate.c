@@ -1,8 +1,8 @@
 /* kedge generate: prompts to completions.
  *
  * All input is read and checked before anything is computed, so a malformed line costs no
- * work and leaves no output. Answers are printed as soon as all before them are, in the
- * order of the input.
+ * work and leaves no output. A completion is printed as soon as all earlier ones are, in
+ * the order of the input.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,7 +1,7 @@
-/* kedge grade: a filter from lines of answers to lines of verdicts.
+/* kedge grade: a filter from lines of responses to lines of verdicts.
  *
- * Each line is answered before the next is read, so that another program can keep it open
- * and grade one by one. It uses the graders of the tasks.
+ * The verdict for a line is written before the next line is read, so another program can
+ * keep it open and grade one by one. It uses the graders of the tasks.
  */
 #include "cli/cli.h"
 

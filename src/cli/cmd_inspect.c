@@ -1,8 +1,8 @@
-/* kedge inspect: what a checkpoint holds, and the memory that running and training it
- * need; with --verify whether its files are what was saved.
+/* kedge inspect: the contents of a checkpoint, and the memory that inference and training
+ * need; with --verify whether its files are those that were saved.
  *
- * The model is opened as the computing commands open it, so whatever they would refuse is
- * refused here.
+ * The model is opened as by the commands that compute, so an error of theirs occurs here
+ * too.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,8 +1,8 @@
 /* kedge merge: base and adapters as one checkpoint.
  *
- * The base is held in the type that its files have, bf16 or else fp32, so no weight is
- * rounded before B A is added. Everything is put together in a folder beside OUT and
- * renamed at the end: OUT is there whole or not at all.
+ * The base is held in the type of its files, bf16 or else fp32, so no weight is rounded
+ * before B A is added. The result is written to a temporary folder next to OUT and
+ * renamed at the end: OUT is complete or absent.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

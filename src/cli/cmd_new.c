@@ -1,9 +1,8 @@
 /* kedge new: a randomly initialised checkpoint in HuggingFace's layout.
  *
- * The configuration is written as config.json and read back before anything is made, so
- * what cannot be opened later is refused here, by the same checks. Everything is put
- * together in a folder beside DIR and renamed at the end: DIR is there whole or not at
- * all.
+ * The configuration is written as config.json and read back before anything else, so the
+ * checks of opening already refuse an invalid one here. The result is written to a
+ * temporary folder next to DIR and renamed at the end: DIR is complete or absent.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

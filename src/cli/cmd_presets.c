@@ -1,6 +1,6 @@
-/* kedge presets: the presets, what each resolves to, and where it was published. A preset
- * is resolved in the way that a run resolves it, so this page cannot differ from a run.
- * Values that a preset gives are told from defaults, with the preset that they come from.
+/* kedge presets: the presets, the values of each, and where it was published. A preset is
+ * resolved as in a run, so this page cannot differ from a run. Values that a preset sets
+ * are marked with the preset that they come from; all others are defaults.
  */
 #include "cli/cli.h"
 

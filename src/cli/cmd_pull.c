@@ -1,5 +1,5 @@
-/* kedge pull: a model or a data set from the hub into the cache. The folder that it lies
- * in is printed, so that a script goes on with it; all else is said on stderr. */
+/* kedge pull: a model or a data set from the hub into the cache. The folder is printed on
+ * stdout, so that a script can use it; all else goes to stderr. */
 #include "cli/cli.h"
 
 #include "base/log.h"

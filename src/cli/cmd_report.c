@@ -1,8 +1,8 @@
 /* kedge report: a page of plots of one or several runs, and the table of metrics.
  *
- * The page of one run goes into its folder, where one looks for it; that of several
- * belongs to none of them and has to be told where to go. What a metric means stands in
- * one table, which the page, `--metrics` and docs/metrics.md are printed from.
+ * The page of one run is written to its folder; the page of several runs belongs to none
+ * of them, so its path must be given. One table has the meaning of every metric; the
+ * page, `--metrics` and docs/metrics.md are printed from it.
  */
 #include "cli/cli.h"
 

@@ -1,8 +1,8 @@
 /* kedge score: log-probs of given ids by the training forward pass.
  *
- * Lines are read into windows, a window is scored in packs and answered in order. What
- * packs together cannot be seen in the numbers. When a line is malformed the lines before
- * it are answered first.
+ * Lines are read into windows; a window is scored in packs and printed in order. The
+ * numbers do not depend on the packs. If a line is malformed, the results of the lines
+ * before it are printed first.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

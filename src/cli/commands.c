@@ -2,8 +2,8 @@
  *
  * Help, the man page, the completion of three shells and the parsing of arguments all use
  * this table and the tables of flags that it points to. None of them can omit a command
- * or name a flag that does not exist. A row says what a command takes and gives an
- * example; what it does stands in its own file.
+ * or name a flag that does not exist. A row has a command's arguments and an example; its
+ * own file has the code.
  */
 #include "cli/cli.h"
 

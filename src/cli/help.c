@@ -1,9 +1,9 @@
-/* What the tables say to a reader: the overview, the help of a command, the man page.
+/* The tables as text: the overview, the help of a command, the man page.
  *
- * The texts are in the tables of commands and flags; here they are broken into lines
- * and put beside each other. The man page is the same in roff, where a dot at the start
- * of a line or a bare dash means something and has to be escaped. Nothing is written by
- * hand for one command alone, so all of them look alike.
+ * The texts are in the tables of commands and flags; this file wraps them into lines and
+ * columns. The man page is the same in roff, where a dot at the start of a line and a
+ * bare dash have a meaning and must be escaped. No text is written for one command alone,
+ * so all of them look alike.
  */
 #include "cli/cli.h"
 

@@ -1,9 +1,9 @@
-/* Ranks of a launcher, or by fork: memory that they share and a socket for every two of
- * them, made before any process is.
+/* Ranks of a launcher, or by fork: with shared memory and a socket for every two ranks,
+ * made before any process is.
  *
- * A child ends when its parent does, whatever ends that. One rank prints for all. The
- * first rank reports an error that all share, and which rank was lost; if that rank was a
- * child, also how it ended. Where it was the first that was lost, whoever found it does.
+ * A child ends when its parent ends, for any reason. One rank prints for all. The first
+ * rank reports an error that all share, and which rank was lost; if that rank was a
+ * child, also how it ended. If the first rank was lost, the finder reports it.
  */
 
 #include "cli/cli.h"

@@ -1,7 +1,7 @@
-/* libcurl's multi interface behind a queue with tries.
+/* libcurl's multi interface, with a queue and retries.
  *
  * A request is in one of three places: waiting for its turn or for the end of a pause, in
- * flight in a curl handle, or done and about to be told. The caller chooses tickets: two
+ * flight in a curl handle, or done and not yet reported. The caller chooses tickets: two
  * requests may have the same one.
  */
 #include "net/http_client.h"

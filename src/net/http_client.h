@@ -1,9 +1,9 @@
-/* HTTP client: many concurrent requests from one thread, with deadlines, retries and
+/* HTTP client: many concurrent requests from one thread, with timeouts, retries and
  * bounded responses.
  *
  * Submit, then poll: callbacks run inside kg_http_client_poll, which blocks at most for
  * the given time; nothing else blocks. A request is retried if its failure may be
- * temporary: connection refused, reset or cut short, timeout, 408, 429, 5xx. The pause
+ * temporary: connection refused, reset or closed early, timeout, 408, 429, 5xx. The pause
  * between tries doubles, or is Retry-After if the server sends it. Retries end when the
  * tries or the deadline are used up.
  *

@@ -1,9 +1,9 @@
 /* The server's thread: connections, from the first byte to the last.
  *
- * One connection goes through phases: a head is due, a body, an answer, and round again;
- * or it lingers: after a refusal, what the client still sends is dropped for a moment, as
- * closing at once would reset the connection and lose the answer. While an answer is due
- * nothing is read, so a client that sends ahead waits.
+ * A connection has phases: it waits for a head, a body, the response, and starts again.
+ * Or it lingers: after a refusal the server drops further bytes of the client for a
+ * moment, because closing at once would reset the connection and lose the response. While
+ * a response is pending nothing is read, so a client that sends ahead waits.
  */
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"

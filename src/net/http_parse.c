@@ -1,8 +1,8 @@
 /* The bytes of HTTP/1.1, in place and in one pass. Source: RFC 9110 and RFC 9112. Ends of
  * lines and names become NULs and fields point into the buffer, so a head costs no
- * allocation. A chunked body is a state machine that may be cut anywhere. Fields with a
- * meaning (length, coding, host, connection) are collected and judged together at the
- * end, because their contradictions are what attackers use. */
+ * allocation. A chunked body is a state machine, so its bytes may be split anywhere.
+ * Fields with a meaning (length, coding, host, connection) are collected and checked
+ * together at the end, because attackers use contradictions between them. */
 #include "net/http_parse.h"
 
 #include <arpa/inet.h>

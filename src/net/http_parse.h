@@ -40,7 +40,7 @@ struct kg_http_head {
  * *seen: bytes already searched, kept between calls, 0 at first */
 size_t kg_http_head_length(const char *data, size_t n, size_t *seen);
 
-/* Parses a complete head in place: data is cut into strings.
+/* Parses a complete head in place: data is split into strings.
  * returns 0, or the HTTP status of the refusal and *why (static text) */
 int kg_http_head_parse(struct kg_http_head *h, char *data, size_t n, const char **why);
 

@@ -1,13 +1,12 @@
-/* The server's life, and answers from any thread.
+/* The server's life, and responses from any thread.
  *
- * The bytes are read and sent by http_conn.c on the server's own thread; what is written
- * here goes into the exchange's buffer under the lock, and the thread is woken.
+ * The bytes are read and sent by http_conn.c on the server's own thread; this file writes
+ * into the exchange's buffer under the lock, and wakes the thread.
  *
- * Written on sockets and epoll, not on libmicrohttpd: that library answers requests that
- * it refuses itself (header too large, malformed request) with its own pages, and
- * disconnects a slow sender without an answer. It does not notice that a client leaves
- * while its request is suspended. It closes before a refused body is read, so that the
- * answer is lost.
+ * It uses sockets and epoll, not libmicrohttpd: that library sends its own pages for
+ * requests that it refuses (header too large, malformed request), and disconnects a slow
+ * sender without a response. It does not notice that a client leaves while its request is
+ * suspended. It closes before a refused body is read, so the response is lost.
  */
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"

@@ -1,9 +1,8 @@
 /* Fetches files, several at once and each as one stream, from one thread. A file is
  * written to DIGEST.kedge-part next to its final place, and renamed when its digest
- * matches. What is there of it is a beginning: an interrupted stream, also that of an
- * earlier pull, continues at its end. Every request goes to the hub first, because an
- * address to which it redirects is valid only for a while. Nothing is trusted before its
- * digest matches. */
+ * matches. An interrupted stream, also that of an earlier pull, continues at the end of
+ * that file. Every request goes to the hub first, because an address to which it
+ * redirects is valid only for a while. Nothing is trusted before its digest matches. */
 #include "net/hub_internal.h"
 
 #include "base/log.h"

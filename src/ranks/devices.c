@@ -1,5 +1,5 @@
-/* Devices are told apart by the driver's identifier, not by their number: a rank that
- * sees only one device calls it 0, and its neighbour does the same.
+/* Devices are distinguished by the driver's identifier, not by their number: a rank that
+ * sees only one device calls it 0, and so does its neighbour.
  */
 #include "ranks/devices.h"
 

@@ -1,7 +1,7 @@
 /* Reads the launcher's environment variables, and checks ranks before they compute.
  *
- * Ranks that compute different bits, or write to different folders, would run for hours
- * and give a run that nobody can repeat; both faults are found here, in the first
+ * Ranks that compute different bits, or write to different folders, would compute for
+ * hours and give a run that cannot be repeated. This file finds both faults in the first
  * second.
  */
 #define _GNU_SOURCE /* sched_getaffinity */

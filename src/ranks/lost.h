@@ -49,8 +49,8 @@ struct kg_poll {
     unsigned char *here;   /* (n) borrowed; the rank replied */
     unsigned char *wanted; /* (n) borrowed; a replying rank waits for it */
 };
-/* Starts with this rank as the only reply. room: (2 n) borrowed; waits: (n), not 0 for
- * ranks that this rank waits for */
+/* Begins a poll; this rank's own reply is the first. room: (2 n) borrowed; waits: (n),
+ * not 0 for ranks that this rank waits for */
 void kg_poll_begin(struct kg_poll *roll, unsigned char *room, int n, int me,
                    const unsigned char *waits);
 void kg_poll_answer(struct kg_poll *roll, int rank, const unsigned char *waits);

@@ -1,7 +1,7 @@
 /* All communication of ranks, built from one operation: exchange.
  *
- * A failure in a transport is remembered: a rank that timed out once is not waited for
- * again, and a later call does not replace the first error.
+ * A failure of a transport is permanent: no call waits again for a rank that timed out,
+ * and no later call replaces the first error.
  */
 #include "ranks/ranks.h"
 

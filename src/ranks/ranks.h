@@ -148,7 +148,7 @@ kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err) KG_MUST_CHECK;
 /* kg_ranks_exchange in two halves: bytes move between them, if the transport can, while
- * the caller works. Buffers must not be touched until the second half. At most
+ * the caller works. Do not touch the buffers until the second half has returned. At most
  * KG_RANKS_AHEAD exchanges may be open, begun by all ranks in one order and finished in
  * that order, without other communication in between. The first half copies a rank's own
  * part. */

@@ -1,7 +1,7 @@
 /* Exchanges with all other ranks at once, a piece at a time: two ranks that send each
  * other more than a socket buffers both read while they write, so neither blocks the
- * other. A rank that can move nothing first retries for a moment, because the others are
- * usually as far, and then sleeps. A rank that is silent for too long is named (lost.h).
+ * other. A rank that can move nothing first retries for a moment, because the others
+ * usually arrive soon, and then sleeps. A rank silent for too long is named (lost.h).
  */
 #define _GNU_SOURCE
 #include "ranks/sockets.h"

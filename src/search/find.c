@@ -1,19 +1,19 @@
 /* Finding: BM25 over FTS5, exact for the topk, at the cost of the rare words.
  *
- * What FTS5 costs is the passages that it stops at, some microseconds for each, and a
- * frequent word matches a third of a corpus. So words are taken in groups from the one
- * that can contribute most on. A group G is asked as
+ * FTS5's cost is some microseconds for each passage at which it stops, and a frequent
+ * word matches a third of a corpus. So words are taken in groups, the word with the
+ * largest possible contribution first. The query for a group G is
  *
  *     ((G) AND ((G) OR (later words))) NOT (earlier words)
  *
  * which stops only at passages with a word of G and none before it, and for these has the
  * positions of the later words too: a merge of sorted lists, which costs nanoseconds an
- * entry. A word adds less than idf^power (k1 + 1 + delta) to a score; if the remaining
- * words together add less than the topk-th best score so far, no passage that has only
- * those can be among the topk. Then the search ends. (MaxScore: Turtle and Flood 1995.)
+ * entry. A word adds less than idf^power (k1 + 1 + delta) to a score. If the remaining
+ * words together add less than the topk-th best score so far, a passage with only these
+ * words cannot be among the topk, and the search ends. (MaxScore: Turtle and Flood 1995.)
  *
- * A score is summed in one order of the words whatever the groups are, so the cut of the
- * groups changes no bit of it.
+ * A score is summed in one order of the words for all groups, so the choice of groups
+ * changes no bit of it.
  */
 #include "search/index_file.h"
 

@@ -1,7 +1,7 @@
-/* How an index is asked: settings of the score, names, and the opening of what is needed.
+/* How an index is searched: settings of the score, names, and the files that it opens.
  *
- * A setting that was not given is -1, so that a caller's settings can be laid over those
- * of the index, and these over the defaults, by one rule.
+ * A setting that was not given is -1. So one rule puts a caller's settings over those of
+ * the index, and these over the defaults.
  */
 #include "search/dense.h"
 

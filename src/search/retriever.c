@@ -1,9 +1,9 @@
-/* The retriever: who waits for what, the cache, and the table of engines.
+/* The retriever: pending queries, the cache, and the table of engines.
  *
- * Every query text is one question, found by its hash. While it is in flight, later
- * askers join its waiters; once answered it stays in a list by age until the cache is
- * full. What is to be delivered stands in a queue, so that answers come from poll alone
- * and in the order in which they were there.
+ * Every query text is one entry, found by its hash. While it is in flight, later callers
+ * with the same text join its waiters; its answer stays in a list by age until the cache
+ * is full. Answers wait in a queue, so they are delivered only by poll, in the order of
+ * their arrival.
  */
 #include "search/retriever_internal.h"
 

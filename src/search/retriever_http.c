@@ -1,9 +1,9 @@
-/* The row `http`: a server that speaks Search-R1's protocol, asked in batches.
+/* The row `http`: a server with Search-R1's protocol, queried in batches.
  *
- * Questions wait until poll and then go out together, so many in a request, so many
- * requests at a time; when a request ends, the next one goes. An answer that cannot be
- * read fails all of its questions with what was expected and what was found; a document
- * that cannot be read fails the question it answers.
+ * Queries wait until poll and are then sent together, up to the limits of queries per
+ * request and of requests at a time; when a request ends, the next one is sent. A
+ * response that cannot be read fails all of its queries, with what was expected and what
+ * was found; a document that cannot be read fails its query.
  */
 #include "search/retriever_internal.h"
 

@@ -1,8 +1,8 @@
-/* The row `index`: a thread that searches, so that whoever decodes is not held up.
+/* The row `index`: a thread that searches, so that decoding does not wait.
  *
- * One list passes questions to the thread, another returns them. Its answers depend on
- * nothing but the index and the text. A device has one caller, who decodes: then there is
- * no thread, and a poll searches for all that was asked.
+ * One list passes queries to the thread, another returns them. An answer depends only on
+ * the index and the text. Only one thread may use a device, and it decodes: then there is
+ * no search thread, and a poll searches for all submitted queries.
  */
 #include "search/retriever_internal.h"
 

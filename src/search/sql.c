@@ -1,7 +1,7 @@
-/* SQLite with errors that name the file and the purpose: every call goes through a few
- * functions here. An index is opened read-only and immutable, so it needs no locks and
- * may be in a read-only folder. The seal is a hash over the pages, except that of the
- * header and its own, written last; a truncated or changed file does not match it. */
+/* SQLite with errors that name the file and the purpose: all calls go through these
+ * functions. An index is opened read-only and immutable, so it needs no locks and may be
+ * in a read-only folder. The seal is a hash over the pages, except that of the header and
+ * its own, written last; a truncated or changed file does not match it. */
 #include "search/index_file.h"
 
 #include "base/file.h"

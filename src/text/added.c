@@ -1,8 +1,8 @@
 /* Search for added tokens: by the first byte, then the candidates longest first.
  *
- * A special token that is not wanted, and a `single_word` that touches a word, is stepped
- * over as a whole, so a shorter token inside it is not seen either; HuggingFace's search
- * (an Aho-Corasick automaton over all tokens, filtered afterwards) does the same.
+ * A special token that is not requested, or a `single_word` that touches a word, is
+ * skipped as a whole, so a shorter token inside it is not found either; HuggingFace's
+ * search (an Aho-Corasick automaton over all tokens, filtered afterwards) does the same.
  */
 #include "text/added.h"
 

@@ -1,9 +1,9 @@
 /* The merge table and the two merge loops.
  *
- * Invariant of the heap: every live pair stands in it with its present rank. A pair that
- * a neighbouring merge changed stays behind as a stale entry, known by a rank other than
- * that of its node. Heap keys are rank << 32 | position, so the smallest key is the
- * leftmost pair of the lowest rank.
+ * Invariant of the heap: it has every live pair with its current rank. A pair that a
+ * neighbouring merge changed leaves a stale entry, whose rank differs from that of its
+ * node. Heap keys are rank << 32 | position, so the smallest key is the leftmost pair of
+ * the lowest rank.
  */
 #include "text/bpe.h"
 

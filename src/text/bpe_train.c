@@ -1,11 +1,11 @@
 /* Training a byte-level BPE.
  *
- * The texts are cut into pre-tokens; equal ones become one word with a count. Then the
- * most frequent pair of neighbours becomes a token, again and again; of equal counts the
- * pair with the smaller ids goes first, so the result depends on nothing but the counts.
- * Only words that hold the merged pair change: every pair keeps a list of its words, and
- * a heap keeps the pairs. Both may be behind: a heap entry is checked against the present
- * count when it is taken, and a word may have lost the pair since it was listed.
+ * The texts are split into pre-tokens; equal ones become one word with a count. Then the
+ * most frequent pair of neighbours becomes a token, repeatedly; among equal counts, the
+ * pair with the smaller ids is first, so the result depends only on the counts. Only
+ * words with the merged pair change: every pair has a list of its words, and a heap has
+ * the pairs. Both may be out of date: a heap entry is compared with the current count
+ * when it is taken, and a listed word may have lost the pair.
  *
  * Ids: 0..255 are the bytes, then the merges in order.
  */

@@ -1,8 +1,8 @@
-/* Categories by utf8proc, and tables of where the library's differ.
+/* Categories by utf8proc, and tables of the differences from HuggingFace's library.
  *
- * source: every code point was put through `tokenizers` 0.23.3 and compared with
- * utf8proc 2.8 (Unicode 15). A utf8proc of a newer Unicode agrees as well: what the
- * tables add it has already, and what they take away is taken away.
+ * source: every code point in `tokenizers` 0.23.3, compared with utf8proc 2.8 (Unicode
+ * 15). A utf8proc of a newer Unicode gives the same result: it already has what the
+ * tables add, and they remove what they remove from any version.
  */
 #include "text/classes.h"
 

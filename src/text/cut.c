@@ -1,10 +1,10 @@
 /* Segments, and pieces made of them.
  *
- * A text is a row of segments by turns: matches, and what lies between. A pattern finds
- * long matches, a class finds single characters. Every behaviour joins or drops segments
- * by looking at most one ahead, so that pieces come one by one and nothing is kept but
- * that one: MergedWithPrevious joins a match to what lies before it, but of several
- * matches in a row only the first; MergedWithNext only the last.
+ * A text is a sequence of segments: matches and the gaps between them, alternately. A
+ * pattern finds long matches, a class finds single characters. Every behaviour joins or
+ * drops segments and looks at most one ahead, so pieces are returned one by one and only
+ * that segment is stored. MergedWithPrevious joins a match to the gap before it, but of
+ * several matches in a row only the first; MergedWithNext only the last.
  */
 #include "text/cut.h"
 

@@ -1,9 +1,8 @@
 /* Text to ids through the pipeline of a tokenizer.json.
  *
  * text -> added tokens out (raw) -> normalizer -> added tokens out (normalized) ->
- * pre-token stages -> model. Every stage works on borrowed stretches of one text; only
- * the normalizer and what puts something in front make copies, every such stage into a
- * buffer of its own.
+ * pre-token stages -> model. Every stage works on borrowed ranges of one text. Only the
+ * normalizer and stages that prepend text make copies, each into its own buffer.
  */
 #include "text/tokenizer_internal.h"
 

@@ -1,8 +1,8 @@
-/* Escaping for HTML.
+/* Escapes text for HTML.
  *
- * Text that a model wrote may hold anything. What could open a tag or an attribute is
- * escaped by its number; bytes that are no UTF-8 and control characters become the
- * replacement character, so a page is valid whatever it shows.
+ * A model's text may contain anything. Characters that could open a tag or an attribute
+ * are escaped by their numbers; bytes that are not UTF-8 and control characters become
+ * the replacement character, so the page is always valid.
  */
 #include "text/html.h"
 

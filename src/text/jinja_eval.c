@@ -1,4 +1,4 @@
-/* The tree, run: statements write to the output, expressions give values.
+/* Runs the tree: statements write to the output, expressions give values.
  *
  * Scopes are a chain of small tables in the pool. A loop, a macro and the blocks that
  * capture open one; `if` and `set` do not. A macro keeps the scope it was defined in.

@@ -1,8 +1,8 @@
 /* Filters of one value: text, numbers, JSON, defaults. Those over lists are in
  * jinja_list_filters.c.
  *
- * A filter takes a value and arguments by name or place, and gives a new value; none
- * changes what it was given. Work that grows with a text is paid for from the template's
+ * A filter takes a value and arguments by name or position, and returns a new value; it
+ * never changes its input. Work that grows with a text counts against the template's
  * budget, so that a hostile template ends.
  */
 #include "text/jinja_internal.h"

@@ -1,8 +1,8 @@
 /* Methods of text, lists and objects, as Python has them.
  *
  * Templates are written for Python, and call strip, split, items and the like on their
- * values. What would change a value (append, update) is refused by name: templates run in
- * an immutable sandbox there too. Work is paid for as in jinja_filters.c.
+ * values. Methods that change a value (append, update) are refused by name, as in
+ * transformers' immutable sandbox. Work is counted as in jinja_filters.c.
  */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"

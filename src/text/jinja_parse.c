@@ -1,8 +1,8 @@
 /* Jinja's statements: from tokens to a tree.
  *
- * A block reads on to one of the tags that may end it; which tags those are is the
- * caller's to say, so nesting needs no stack of its own. Its depth is bounded, as the
- * walk over the tree goes as deep. Expressions are in jinja_parse_expr.c.
+ * A block is read up to one of the tags that may end it; the caller names these tags, so
+ * nesting needs no separate stack. Its depth is bounded, because the walk over the tree
+ * is as deep. Expressions are in jinja_parse_expr.c.
  */
 #include "text/jinja_internal.h"
 

@@ -3,8 +3,8 @@
  * A test is a row as a filter is, so it may have arguments (`is divisibleby 3`), and
  * operators are tests under names (`eq`, `lt`), which select and reject take. Most look
  * at the type alone and are one line. An undefined value is iterable, a sequence and
- * callable, as Jinja's Undefined is an object with those methods: such oddities are
- * kept, templates lean on them.
+ * callable, because Jinja's Undefined is an object with those methods: templates rely on
+ * such oddities, so they are kept.
  */
 #include "text/jinja_internal.h"
 

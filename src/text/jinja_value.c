@@ -1,8 +1,8 @@
-/* Values of templates: memory, making, comparing, members.
+/* Values of templates: memory, creation, comparison, members.
  *
- * A value is small and copied; what it points to lies in the render's pool and is gone
- * with it. Messages of the caller are read where they stand in the JSON tree. Where
- * Python and JSON differ (1 == True, 1 == 1.0, text and lists have an order, objects
+ * A value is small and copied; its target is in the rendering's pool and is freed with
+ * it. The caller's messages are read in place in the JSON tree. Where Python and JSON
+ * differ (1 == True, 1 == 1.0, text and lists have an order, objects
  * have none) Python wins.
  */
 #define _GNU_SOURCE /* memmem */

@@ -1,11 +1,11 @@
 /* The steps, one after the other, between two buffers.
  *
  * A step reads a text and appends another, so two buffers take turns and no third is
- * needed, however many steps there are. Before that a step is asked whether it would
- * change anything, which is cheap (a search, a look at a table of what is NFC for
- * certain); if not, the text passes as a pointer. Most text is never copied. A step
- * knows only its stretch: whether that begins the whole text the caller says. What a step
- * does is a row of STEPS: a map of single characters, or functions of its own.
+ * needed, however many steps there are. Before that a cheap test (a search, or a table of
+ * characters that are certainly NFC) tells whether the step would change anything; if
+ * not, the text passes as a pointer. Most text is never copied. A step sees only its part
+ * of the text; the caller says whether that begins the whole text. A step is a row of
+ * STEPS: a map of single characters, or its own functions.
  */
 #include "text/normalizer.h"
 

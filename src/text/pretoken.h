@@ -10,8 +10,8 @@
  *     them;
  *   - \p{L} and \p{N} get the letters and numbers of Unicode 15 and 16 added (9,392
  *     characters), which the tables of PCRE2 10.42 (Unicode 14) lack and HuggingFace's
- *     present builds (Unicode 16) have. With that, the patterns of GPT-2 and Qwen cut
- *     every one of the 1,112,064 characters as HuggingFace does. Other properties
+ *     present builds (Unicode 16) have. With these, the patterns of GPT-2 and Qwen split
+ *     at every one of the 1,112,064 characters as HuggingFace does. Other properties
  *     (\p{Lu}, \p{M}, scripts) are PCRE2's own and may lack characters assigned after
  *     Unicode 14.
  * A different split changes ids, never the decoded text.

@@ -1,8 +1,8 @@
-/* Whether two tokenizers mean the same by an id.
+/* Whether the ids of two tokenizers have the same meaning.
  *
- * Models that are compared id by id, and adapters beside weights that they were not
- * trained with, compute finite numbers that mean nothing where the ids differ; nobody
- * would notice. So the bytes of every id are compared. How text is cut into ids does not
+ * If they differ, a comparison of two models id by id, or an adapter on weights that it
+ * was not trained with, gives finite numbers without meaning, and no metric would show
+ * it. So the bytes of every id are compared. The splitting of text into ids does not
  * matter.
  */
 #include "text/tokenizer.h"

@@ -1,9 +1,9 @@
-/* tokenizer.model as Llama 3 has it: a line for every token, its bytes in base64 and its
+/* tokenizer.model in Llama 3's form: a line per token, with its bytes in base64 and its
  * rank, which is its id.
  *
- * The pattern that cuts text and the special tokens are not in the file. They are Llama
- * 3's: its pattern, and after the last rank the special tokens that
- * tokenizer_config.json lists as added_tokens_decoder, or else the 256 of Llama 3.1.
+ * The file lacks the pattern that splits text and the special tokens. kedge uses Llama
+ * 3's: its pattern, and after the last rank the special tokens in added_tokens_decoder of
+ * tokenizer_config.json, else the 256 of Llama 3.1.
  */
 #include "text/pieces.h"
 

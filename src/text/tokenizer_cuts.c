@@ -1,9 +1,9 @@
 /* The pre_tokenizer of a tokenizer.json: a row for every type, read into stages.
  *
- * Most types cut text at what matches: a pattern, or a class of characters, and so they
- * are one stage with other settings, or two. Patterns of known families are kept as
- * constants. ByteLevel says how the vocabulary is spelled, so it is looked for before the
- * model is read, and it must stand at the end.
+ * Most types split text at the matches of a pattern or of a class of characters, so they
+ * are one stage with different settings, or two. Patterns of known families are
+ * constants. ByteLevel says how the vocabulary is spelled, so the reader looks for it
+ * before it reads the model, and it must be the last step.
  */
 #include "text/classes.h"
 #include "text/tokenizer_read.h"

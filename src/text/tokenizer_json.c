@@ -4,9 +4,9 @@
  * The file describes a pipeline: added tokens, normalizer, pre_tokenizer, model,
  * post_processor, decoder. Every known field is honoured, has no effect on ids and text,
  * or is refused with a message that gives its name and value. Unknown fields are refused
- * in the same way. `truncation` and `padding` are read over: they are settings of the
- * last user of the Python object, and kedge neither truncates nor pads. The `pair`
- * template is read over, as kedge encodes one text.
+ * in the same way. `truncation` and `padding` are ignored: they are settings of the last
+ * user of the Python object, and kedge neither truncates nor pads. The `pair` template is
+ * ignored, because kedge encodes one text.
  *
  * Encoding is in encode.c and models.c, the other parts in tokenizer_normalizer.c,
  * tokenizer_cuts.c and tokenizer_steps.c.

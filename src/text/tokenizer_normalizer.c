@@ -1,7 +1,7 @@
 /* The normalizer of a tokenizer.json: a row for every type, read into steps.
  *
  * BertNormalizer is four of them, which its fields turn on and off; the others are one
- * each. Every field is accounted for: one that is not known is refused by its path.
+ * each. Every field is read or known: an unknown one is refused by its path.
  */
 #include "text/bytelevel.h"
 #include "text/tokenizer_read.h"

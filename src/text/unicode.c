@@ -1,10 +1,10 @@
 /* UTF-8 and NFC, on utf8proc.
  *
- * Most text is NFC already. A table of ranges names characters before which normalisation
- * may be cut: they have combining class 0, equal their own NFC form, and never join with
- * what stands before them. Stretches of such characters are copied; only what lies
- * between two of them goes through the library, the last one of the stretch included, as
- * a mark may join to it.
+ * Most text is NFC already. A table of ranges has the characters before which a text may
+ * be split for normalisation: they have combining class 0, equal their own NFC form, and
+ * never join with the text before them. Runs of such characters are copied. Only the text
+ * between two runs goes through the library, with the last character of the run before
+ * it, because a mark may join to that.
  *
  * Not here: categories for regular expressions (pretoken.c), classes (classes.c).
  */

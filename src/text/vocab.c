@@ -1,4 +1,4 @@
-/* Token bytes in one block, ids by open addressing over them.
+/* All tokens' bytes in one block, and a hash table (open addressing) of their ids.
  *
  * Not here: what the bytes mean, and the spelling of bytes as characters in
  * tokenizer.json (tokenizer_json.c).

@@ -1,8 +1,8 @@
 /* kedge-mpi-NAME.so: kedge's own names over the mpi.h that it is compiled with.
  *
- * Single sends and receives and nothing collective: a rank that is silent has a name
- * then. Notes have a tag of their own, and each rank has a place for one on its way to
- * each other.
+ * It uses single sends and receives and no collectives, so that a silent rank can be
+ * named. Notes have their own tag, and each rank has room for one note in flight to each
+ * other rank.
  */
 #include "ranks/mpi/shim.h"
 
