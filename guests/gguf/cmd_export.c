@@ -1,5 +1,5 @@
-/* kedge export: a checkpoint, or adapters beside it, as a GGUF file; and how Ollama takes
- * it.
+/* kedge export: a checkpoint, or its adapters, as a GGUF file; and a Modelfile for
+ * Ollama.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,9 +1,9 @@
-/* Writing a GGUF file of a checkpoint, or of adapters, as llama.cpp has them.
+/* Writes a GGUF file of a checkpoint, or of adapters, in llama.cpp's form.
  *
- * Tensors are copied in bands of rows and never become a model. A GGUF file says less
+ * Tensors are copied in bands of rows and never become a model. A GGUF file contains less
  * than config.json: its architecture fixes values that config.json leaves open. So the
- * file of a model is read again before it gets its name, and a field that its reader
- * would see with another value is refused.
+ * file of a model is read again before it gets its name; if a field then has another
+ * value, the export is refused.
  */
 #include "gguf/export.h"
 

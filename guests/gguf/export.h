@@ -15,7 +15,7 @@ struct kg_export_opts {
 };
 
 /* Writes a model's folder or GGUF file as GGUF to path; with an adapter, writes only a
- * LoRA that llama.cpp loads beside the model's GGUF file. Norms and biases are fp32.
+ * LoRA that llama.cpp loads with the model's GGUF file. Norms and biases are fp32.
  * Matrices whose rows are not whole blocks of the type become Q8_0, or F16, with a
  * warning. path appears complete or not at all.
  * errors: those of opening; UNSUPPORTED (an architecture, a field or a pre_tokenizer that

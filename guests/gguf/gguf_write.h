@@ -1,13 +1,13 @@
-/* Writing GGUF files: values, tensors, and a model's config and tokenizer as values.
- * What GGUF files are is in data/gguf.h.
+/* Writes GGUF files: values, tensors, and a model's config and tokenizer as values.
+ * data/gguf.h describes the format.
  */
 #ifndef KG_GGUF_GGUF_WRITE_H
 #define KG_GGUF_GGUF_WRITE_H
 
 #include "data/gguf_model.h"
 
-/* Writing a GGUF file: put the values, declare the tensors, begin, then put the tensors'
- * bytes in the order in which they were declared.
+/* To write a GGUF file, put the values, declare the tensors, begin, then put the tensors'
+ * bytes in the order of their declarations.
  */
 struct kg_gguf_writer {
     struct kg_str values, tensors; /* owned: as the file has them */

@@ -1,9 +1,9 @@
 /* A chat template as a template of Ollama.
  *
  * The idea: a template of the usual families writes fixed texts between the contents of
- * messages. So these texts are cut out of renderings of conversations whose contents are
- * known, and then all probe conversations must be what the texts give. A template that
- * does anything else (turns of tools, contents that change) differs in some probe, and is
+ * messages. These texts are extracted from renderings of conversations with known
+ * contents. Then the texts must reproduce all probe conversations. A template that does
+ * anything else (turns of tools, contents that change) differs in some probe, and is
  * refused.
  */
 #include "gguf/ollama.h"

@@ -1,8 +1,8 @@
 /* The tokenizer of a model's folder as metadata: tokenizer.json of byte-level BPE, or a
  * tokenizer.model of SentencePiece, and the chat template.
  *
- * A pre-tokenizer is written by its name, so one that llama.cpp has no name for is
- * refused: other tokens than the model's would be worse than no file.
+ * A pre-tokenizer is written by its name, so one without a name in llama.cpp is refused:
+ * a file with other tokens than the model's is worse than no file.
  */
 #include "gguf/gguf_write.h"
 

@@ -1,4 +1,4 @@
-/* `kedge algorithms`: the page, the cells that it shares with the check, the check. */
+/* `kedge algorithms`: prints the tables and checks their rows, with the same cells. */
 #ifndef KG_LAB_ALGORITHMS_H
 #define KG_LAB_ALGORITHMS_H
 

@@ -1,8 +1,8 @@
-/* kedge algorithms check: rows of policy/ beside the exact gradient (exact.h).
+/* kedge algorithms check: compares rows of policy/ with the exact gradient (exact.h).
  *
- * One line per row, whose cells have a number for each distance, so that a newcomer can
- * read down a column. docs/which.md begins its lines with these cells, and a test
- * compares them. JSON has all numbers, one line per row and distance.
+ * One line per row, with one number per distance in each cell, so that a reader can
+ * compare the numbers of a column. The lines of docs/which.md begin with these cells, and
+ * a test compares them. JSON has all numbers, one line per row and distance.
  */
 #include "lab/algorithms.h"
 

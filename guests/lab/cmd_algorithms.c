@@ -1,7 +1,7 @@
 /* kedge algorithms: the tables of policy/ as a page of Markdown.
  *
- * docs/algorithms.md is what this prints, and a test says so: formula and source stand in
- * the rows alone, beside the functions that compute them.
+ * docs/algorithms.md is this output, and a test compares them. Only the rows have formula
+ * and source, next to the functions that compute them.
  */
 #include "lab/algorithms.h"
 

@@ -8,8 +8,8 @@
  *
  * The logits are fractions of multiples of irrational numbers: spread evenly, without a
  * generator, and easy to repeat elsewhere. Exponentiated to the power -3/2 they are as
- * peaked as the next token of a language model. The stale policy has moved half by what
- * it was rewarded for, because bounds act on the side that the advantage leads to.
+ * peaked as the next token of a language model. Half of the stale policy's change follows
+ * the rewards, because bounds act on the side to which the advantage leads.
  */
 #include "lab/exact.h"
 

@@ -1,9 +1,9 @@
 /* Reads a dump back, and computes its gradients part by part. A replay is an RL step
  * whose sampler is a file: flattening, passes and update are the same code as in
  * training. What the dump lacks (kept sets, more ids than were recorded) is computed with
- * the weights that sampled. Gradients of groups are taken one at a time, and only their
- * sums are held; those of the exact KL are kept if memory allows, to compare KL terms per
- * group. */
+ * the weights that sampled. Gradients of groups are computed one at a time, and only
+ * their sums are kept; those of the exact KL are all kept if memory allows, to compare KL
+ * terms per group. */
 #include "lab/replay.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Names of cells are cut at their last comma; nothing is counted here. */
+/* Splits names of cells at their last comma; cells.c has counted the rows. */
 #include "lab/cells.h"
 
 #include "base/mem.h"

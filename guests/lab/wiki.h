@@ -9,7 +9,7 @@
  * Names are two syllables of three letters, so that a tokenizer trained on the syllables
  * writes every name in two tokens. A small model can then copy a name that it never saw.
  * The world has two parts without common names, one for training questions and one for
- * test questions. The corpus covers both. The test part is nowhere else, so its answers
+ * test questions. The corpus covers both. No other file has the test part, so its answers
  * can be found only by searching.
  *
  * Everything is a function of the seed and the size.

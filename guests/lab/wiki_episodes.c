@@ -1,5 +1,5 @@
 /* Scripted episodes in a real environment, for SFT. A model that has never searched gets
- * no reward, so it is first shown how. A script is a row of a table: queries and answer.
+ * no reward, so SFT first shows it how. A script is a row of a table: queries and answer.
  * Observations are written by the environment that training uses. Some scripts are faulty
  * on purpose, by a weight: they stop early or search for another name, so that SFT
  * teaches the form of an episode and RL still has something to learn. */

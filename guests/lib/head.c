@@ -1,7 +1,7 @@
 /* The fused head for the library's user: the operation of tensor/ on the caller's arrays.
  *
- * Rows are double outside, as the policy takes them, and log-probs float inside; the
- * copies are of (N) and (N,K) and never of matrices.
+ * The caller's rows are double, as in the policy; inside, log-probs are float. Only
+ * arrays (N) and (N,K) are copied, never matrices.
  */
 #include "lib/lib_internal.h"
 

@@ -130,11 +130,11 @@ enum kedge_need {
     KEDGE_NEED_VALUES = 1 << 7,        /* scores.value: a critic */
     KEDGE_NEED_SUM_SQ = 1 << 8,        /* scores.sum_sq and .old_logp */
     KEDGE_NEED_GROUP = 1 << 9,         /* two or more samples per prompt */
-    KEDGE_NEED_ON_POLICY_OR_IW = 1
-                                 << 10, /* misleading off-policy without kl.importance */
-    KEDGE_NEED_ENTROPY = 1 << 11,       /* entropy */
-    KEDGE_NEED_SELECTION = 1 << 12,     /* kedge_select over the optimizer batch */
-    KEDGE_NEED_PARTS = 1 << 13          /* scores.part, .part_weight, .n_parts */
+    /* off-policy its gradient is wrong without kl.importance */
+    KEDGE_NEED_ON_POLICY_OR_IW = 1 << 10,
+    KEDGE_NEED_ENTROPY = 1 << 11,   /* entropy */
+    KEDGE_NEED_SELECTION = 1 << 12, /* kedge_select over the optimizer batch */
+    KEDGE_NEED_PARTS = 1 << 13      /* scores.part, .part_weight, .n_parts */
 };
 
 /* The part of the optimizer batch that one kedge_loss needs. */
@@ -160,15 +160,15 @@ struct kedge_setting {
     int max_top_k;          /* maximum number of ids that the sampler can record */
     int off_policy;         /* several updates per step, lag, or another sampler */
     int truncated_sampling; /* top_p, top_k or min_p */
-    /* needs that the trainer can meet: GREEDY to SUM_SQ, EXACT, SELECTION */
+    /* needs that the trainer meets: GREEDY to SUM_SQ, EXACT, SELECTION */
     unsigned provides;
-    int reproduction; /* allow misleading compositions, as published */
+    int reproduction; /* allows combinations with a wrong gradient, as published */
     int sampled_old;  /* old log-probs equal the sampler's: algo.tis has no effect */
 };
 
-/* Checks that the algorithm can be computed and is not misleading: numbers out of range,
- * a KL without an anchor, a need missing in `provides`, ... setting NULL: skips the
- * checks that need it, and treats every need as met.
+/* Refuses an algorithm that cannot be computed or has a wrong gradient: numbers out of
+ * range, a KL without an anchor, a need missing in `provides`, ... setting NULL: skips
+ * the checks that need it, and treats every need as met.
  * errors: EINVAL, EUNSUPPORTED, each with the key and the reason */
 KEDGE_API int kedge_algo_check(const struct kedge_algo *algo,
                                const struct kedge_setting *setting,
@@ -229,8 +229,8 @@ struct kedge_scores {
     const double *part_weight; /* (n_parts) */
     int64_t n_parts;
     /* (S) or NULL. 1: the sample has no verdict. Its reward is ignored, means, deviations
-     * and counts leave it out, and its advantage is 0. The only kept sample of a group
-     * also gets 0 */
+     * and counts leave it out, and its advantage is 0. A group's only kept sample also
+     * gets 0 */
     const unsigned char *drop;
 };
 
@@ -305,8 +305,8 @@ struct kedge_rows {
     const double *logp_at;   /* (N,K) log p at ids */
     const double *anchor_at; /* (N,K) log q at ids */
     const double *mu_at;     /* (N,K) log mu at ids; NEED_MU_AT */
-    /* Truncated sampling: log of the mass of the recorded kept set; ratios are then of
-     * the policies renormalised on this set. Both NULL: the full softmax was sampled. */
+    /* Truncated sampling: log of the mass of the recorded kept set; ratios then use the
+     * policies renormalised on it. Both NULL: the full softmax was sampled. */
     const double *log_kept;     /* (N) of p */
     const double *old_log_kept; /* (N) of old */
     /* (N) each, from kedge_weights. All three NULL: these rows are the whole optimizer
@@ -317,8 +317,8 @@ struct kedge_rows {
     const double *is_weight; /* (N) or NULL: factor of each policy term (replaces tis) */
     const unsigned char *selected; /* (N) output of kedge_select; NEED_SELECTION */
     double kl_divisor;             /* divisor of each KL term; 0: none */
-    /* clip-cov draws at random, as a function of these two; select_draw is the index of
-     * the optimizer batch in its run, below 2^56 */
+    /* clip-cov draws at random, by these two numbers; select_draw is the index of the
+     * optimizer batch in its run, below 2^56 */
     uint64_t select_seed;
     uint64_t select_draw;
 };
@@ -381,8 +381,8 @@ enum kedge_dtype {
 };
 
 /* z[n,v] = (hidden[n] . weight[v]) inv_temp[n],   logp[n,v] = z[n,v] - lse[n],
- * lse[n] = log sum_v exp z[n,v].   The anchor is a second head over the same V, with the
- * constant q of an exact KL; its width may differ. */
+ * lse[n] = log sum_v exp z[n,v].   The anchor is a second head over the same V, of any
+ * width; an exact KL takes q from it, as a constant. */
 struct kedge_head {
     size_t size;
     int dtype;                     /* enum kedge_dtype, of all four matrices */
@@ -461,8 +461,8 @@ KEDGE_API double kedge_overlong(int64_t length, int64_t max_length, int64_t buff
                                 double factor);
 
 /* KL in the reward: token_reward[n] -= kl.beta KL_n, with the algorithm's sampled
- * estimator between old and anchor (no importance weight, since old sampled). With kl.in
- * reward (or advantage, advantage-future) kedge_loss has no KL term.
+ * estimator between old and anchor (no importance weight: old drew the samples). With
+ * kl.in reward (or advantage, advantage-future) kedge_loss has no KL term.
  * token_reward (N) in and out; mean_kl out: mean over sequences of means over tokens;
  * seq_begin (S+1); old_logp, anchor_logp (N)
  * errors: EINVAL (an estimator that needs more than the sampled token), ENONFINITE */
@@ -492,9 +492,9 @@ KEDGE_API int kedge_kl_advantage(double *advantage, double *mean_kl, double *mos
 KEDGE_API double kedge_adaptive_kl(double coef, double kl, double target, double horizon,
                                    int64_t n);
 
-/* 1 if the anchor moves after this step, or after this optimizer update if anchor.unit is
- * updates (counted from 1): uses anchor.kind, .eta, .period. The caller handles
- * anchor.kappa. */
+/* 1 if the anchor is updated after this step, or after this optimizer update if
+ * anchor.unit is updates (counted from 1): uses anchor.kind, .eta, .period. The caller
+ * handles anchor.kappa. */
 KEDGE_API int kedge_anchor_due(const struct kedge_algo *algo, int64_t step);
 
 /* anchor <- eta anchor + (1 - eta) theta, element by element; anchor (n) in and out, fp32

@@ -1,9 +1,8 @@
 /* Builds an index: one pass over the corpus into a temporary database, which is sealed,
  * synced and renamed when complete. It is one transaction without journal or syncs; a
  * failure leaves a temporary file. FTS5 collects words in memory and writes them in large
- * sorted runs. The lists that search needs in addition (number of passages of a word,
- * words of a passage) are made here, because FTS5 would compute them slowly for every
- * query. */
+ * sorted runs. The additional lists of the search (number of passages of a word, words of
+ * a passage) are made here, because FTS5 would compute them slowly for every query. */
 #include "retriever/build.h"
 #include "search/index_file.h"
 

@@ -29,10 +29,11 @@ kg_status kg_index_build(struct kg_index_info *info,
 /* ---- vectors of passages (dense/dense_write.c) ---- */
 struct kg_dense_writer; /* opaque; one for the build of an index */
 /* Creates the table in db; all names and the encoder are borrowed. vectors: a file of the
- * passages' vectors (retriever/vectors.h) that the encoder or one like it made elsewhere;
- * NULL: they are made here.
- * errors: those of kg_vectors_open; EFORMAT (of another width), EUNSUPPORTED (too many;
- * made for L2 distances, where vectors are not of length 1) */
+ * passages' vectors (retriever/vectors.h) from this encoder or an equal one; NULL: they
+ * are computed here.
+ * errors: those of kg_vectors_open; EFORMAT (vectors of another width), EUNSUPPORTED (too
+ * many passages; a file for L2 distances from an encoder whose vectors do not have length
+ * 1) */
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
                                const struct kg_encoder *encoder, const char *vectors,
                                struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
 /* kedge embed: texts to vectors, by an encoder.
  *
  * Lines are read into windows, and a window is embedded as one batch; the vectors do not
- * depend on the windows. Before a malformed line is reported, the lines before it are
- * answered; but a file of vectors is written completely or not at all.
+ * depend on the windows. Before a malformed line is reported, the vectors of the lines
+ * before it are printed; but a file of vectors is written completely or not at all.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,9 +1,9 @@
-/* kedge search: an index of passages from a corpus file, questions to it, its server, and
- * how fast it answers.
+/* kedge search: an index of passages from a corpus file, queries to it, its server, and
+ * its speed.
  *
- * One table of actions. Settings of the scoring that are given here stand in for those
- * that the index keeps, so that they can be compared without a rebuild. The server
- * is service.h, which answers queries of episodes.
+ * One table of actions. Settings of the score on the command line replace those in the
+ * index, so they can be compared without a rebuild. The server is in service.h and
+ * answers the queries of episodes.
  */
 #include "cli/cli.h"
 

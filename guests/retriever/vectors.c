@@ -1,12 +1,12 @@
 /* See vectors.h. All numbers of both formats are little-endian.
  *
- * FAISS: four letters; int32 columns, int64 rows, two int64 that say nothing, a byte
- * "trained", int32 metric (0 product, 1 L2), uint64 numbers; then these, at byte 45.
- * Versions count fp32 numbers, or bytes by fours, which is the same.
+ * FAISS: four letters; int32 columns, int64 rows, two unused int64, a byte "trained",
+ * int32 metric (0 product, 1 L2), uint64 numbers; then these, at byte 45. Versions count
+ * fp32 numbers, or bytes by fours, which is the same.
  * source: write_index and write_index_header of faiss/impl/index_write.cpp, 2019 and 1.15
  *
- * NumPy: eight bytes of magic and version, the length of a description that is a dict as
- * Python writes it, the description, the numbers.
+ * NumPy: eight bytes of magic and version, the length of the header, the header (a dict
+ * as Python writes it), the numbers.
  * source: NumPy's "A Simple File Format for NumPy Arrays", versions 1.0 to 3.0
  */
 #include "retriever/vectors.h"

@@ -1,7 +1,7 @@
 /* The JSON fields of a request, by tables. A field that is absent or null has its
- * default; one of another type is refused, because the default in its place would change
- * the training in silence. Unknown fields of a request belong to a newer SDK and are
- * skipped. An unknown name among settings is refused: it would have no effect.
+ * default; one of another type is refused, because the default would silently change the
+ * training. Unknown fields of a request belong to a newer SDK and are skipped. An unknown
+ * name among settings is refused: it would have no effect.
  */
 #include "tinker/tinker.h"
 

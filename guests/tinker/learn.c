@@ -1,12 +1,12 @@
 /* forward_backward: the loss of a batch, its gradient (added to that of the model), and
  * the log-probs of all its targets.
  *
- * Loss tokens are those that the loss can have a term on: with a mask those that it
- * keeps, else with log-probs of a sampler those with an advantage or a log-prob (prompts
- * have 0 in both), and never those of weight 0. A micro-batch selects its loss tokens
- * first, in order, then the others, which are dropped when their log-probs are known: so
- * the gradient has the bits of a training run's. For the same reason a sequence is packed
- * with its last target, of which nothing is asked. */
+ * Loss tokens are those on which the loss can have a term: with a mask, the tokens that
+ * it keeps; else, with a sampler's log-probs, those with an advantage or a log-prob
+ * (prompts have 0 in both); never those of weight 0. A micro-batch selects its loss
+ * tokens first, in order, then the others, which are dropped when their log-probs are
+ * known: so the gradient has the bits of a training run's. For the same reason a sequence
+ * is packed with its last target, whose row is not used. */
 #include "tinker/tinker.h"
 
 #include "base/columns.h"

@@ -1,6 +1,6 @@
-/* Futures. A job stays after it is done, for clients that lost the answer, until newer
- * ones need its place. Clients ask for a result over and over: their exchanges wait with
- * the job, and the thread that ends the job answers all of them. */
+/* Futures. A job stays after it is done, for clients that lost the response, until newer
+ * jobs need its place. Clients repeat the request for a result: their exchanges wait with
+ * the job, and the thread that ends the job responds to all of them. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
-/* The paths of Tinker's API: what is answered at once, what becomes a job, and the life
- * of the server. Handlers run on the HTTP server's thread and must be short; they read
- * small files of DIR and no models. */
+/* The paths of Tinker's API: requests with a response at once, requests that become jobs,
+ * and the life of the server. Handlers run on the HTTP server's thread and must be short;
+ * they read small files of DIR and no models. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"

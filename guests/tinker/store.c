@@ -2,7 +2,7 @@
  * weights/NAME and sampler_weights/NAME. A folder of weights has a manifest, and the
  * checkpoint or the adapters as `kedge train` writes them (model/ or adapter/). A folder
  * to continue from also has the state of the optimizer (state.json, state.safetensors).
- * It is written under another name and renamed, so a folder that has its name is whole.
+ * It is written under another name and renamed, so a folder with its name is complete.
  *
  * A tinker:// path comes from the network: its parts are names of this server's
  * alphabet, so none leads out of the user's folder. */

@@ -103,7 +103,7 @@ struct kg_tinker_job {
 struct kg_tinker_waiter {
     struct kg_http_exchange *x;
     const struct kg_tinker_job *job;
-    double until; /* time when the server tells the client to ask again */
+    double until; /* time when the server tells the client to try again */
     struct kg_tinker_waiter *next;
 };
 

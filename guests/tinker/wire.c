@@ -1,5 +1,5 @@
-/* A message is walked field by field; what is not known is skipped, as protocol buffers
- * want it. Every length comes from the client: a tensor must have as many elements as its
+/* A message is walked field by field; unknown fields are skipped, as protocol buffers
+ * require. Every length comes from the client: a tensor must have as many elements as its
  * datum has tokens, and ids must be below the vocabulary, before anything is computed. */
 #include "tinker/wire.h"
 

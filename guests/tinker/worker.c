@@ -4,9 +4,9 @@
  * seq_id is the next. Jobs that create a model have seq 0; jobs that sample have no
  * order. The list of jobs is in order of arrival, and the first that may run does.
  *
- * Of several users, the one whose jobs have computed for the fewest seconds is next. A
- * user who comes back after a while begins with the seconds of the user who computed
- * last, so nobody saves up time. Many jobs of one user delay that user's jobs alone. */
+ * Among several users, the next is the one whose jobs have used the fewest seconds. A
+ * user who returns after a while begins with the seconds of the user who computed last,
+ * so no user saves up time. Many jobs of one user delay only that user's jobs. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"

@@ -147,8 +147,8 @@ struct kg_policy_batch {
     const double *mu_at;     /* (N,K) sampler at ids; NULL unless KG_NEED_MU_AT */
 
     /* Truncated sampling: log of the mass that each policy gives to the recorded kept
-     * set; ratios are then formed by the policies renormalised on that set. Both NULL:
-     * the full softmax was sampled. */
+     * set; ratios then use the policies renormalised on it. Both NULL: the full softmax
+     * was sampled. */
     const double *log_kept;     /* (N) current policy */
     const double *old_log_kept; /* (N) old policy */
 

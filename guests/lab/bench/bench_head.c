@@ -1,8 +1,8 @@
 /* The vocabulary head at the size of a training batch: time against the product ceiling,
  * and memory against an implementation that holds the logits. Useful work is three
  * products of rows x vocabulary x width. The backward computes the logits again instead
- * of keeping them, one product more; so by design its share of the ceiling is below three
- * quarters. */
+ * of keeping them, which is a fourth product; so its share of the ceiling is always below
+ * three quarters. */
 #include "bench/measure.h"
 
 #include "base/clock.h"

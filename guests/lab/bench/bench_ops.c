@@ -1,4 +1,4 @@
-/* The operations that a model's time goes to, one by one, on a device or on the CPU:
+/* The operations that take most of a model's time, one by one, on a device or on the CPU:
  * products of layers, attention, the vocabulary head and the optimizer.
  *
  * Each is compared with the ceiling that bounds it (products or copies), measured in the

@@ -1,8 +1,8 @@
 /* Family ema_actor_loss: the whole EMA-PG loss, in one or more micro-batches, with
  * gradients of logits, so that a mistake in any factor shows. There are two published
  * trees: one reduces by several rules, clamps the ratio, and logs losses with the weight
- * of the micro-batch; the other has token means only. A case names its tree; deviations
- * of a tree are explained next to their numbers. */
+ * of the micro-batch; the other has token means only. A case names its tree; comments
+ * next to the numbers explain the deviations of a tree. */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Families misc and ema_update: length rewards, the KL in the reward, its controller, the
- * critic's loss, the anchor's average. Each is a function of a few numbers; a case of
- * misc is known by which inputs it has. If the authors' average of weights is in single
+ * critic's loss, the anchor's average. Each is a function of a few numbers; the inputs of
+ * a case of misc show its function. If the authors' average of weights is in single
  * precision, the tolerance of the case is widened, and the report says so. */
 #include "lab/golden/golden_internal.h"
 

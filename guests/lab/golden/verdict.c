@@ -1,7 +1,7 @@
 /* Compares a number with another, under the tolerance of the case: it passes within rel
  * times its size plus abs. The first failure is kept with its place, and the worst error
- * as a share of its bound, so growth is seen before it fails. Equal infinities are equal;
- * a NaN of the authors is not compared. */
+ * as a share of its bound, so a growing error is seen before it fails. Equal infinities
+ * are equal; a NaN of the authors is not compared. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Embedding: 64 texts of 128 tokens at the shapes of MiniLM and E5-base, with random
- * weights, beside the best product in fp32, in which encoders compute.
+ * weights, compared with the best product in fp32, the type of encoders.
  *
- * Work counts the products of the layers and attention, in which each token sees all of
- * its text. Tokens come as ids: cutting text into them is not in it.
+ * Work counts the products of the layers and attention, in which each token sees its
+ * whole text. The input is ids: tokenisation is not measured.
  */
 #include "retriever/bench/retriever_bench.h"
 

@@ -1,11 +1,11 @@
 /* Searching vectors: the products of a pass over 100,000 passages of 384 numbers, for one
- * question and for 64, beside what bounds them.
+ * query and for 64, compared with the ceiling that bounds them.
  *
- * One question waits for memory, 64 for multiply-adds. The time has all of a pass in it,
- * the best passages of each question too; making a question's vector is `encode`'s. Of a
- * pass over bytes only the products are measured, and the best of these: not the scales,
- * bounds and candidates of dense/dense.c. On a device, questions are copied to it and
- * scores back to the host by blocks, as in dense/dense_device.c.
+ * Memory bounds one query, multiply-adds bound 64. The time includes all of a pass, also
+ * the selection of each query's best passages; `encode` measures the vector of a query.
+ * For a pass over bytes only the products are measured, and their selection, without the
+ * scales, bounds and candidates of dense/dense.c. On a device, queries are copied to it
+ * and scores back to the host in blocks, as in dense/dense_device.c.
  */
 #include "retriever/bench/retriever_bench.h"
 

@@ -1,16 +1,16 @@
 /* The vectors of an index on a device: see dense_internal.h.
  *
- * A pass is cut into blocks of passages. For each block the questions are copied to the
+ * A pass is divided into blocks of passages. For each block the queries are copied to the
  * device, one launch computes the products of all of them with the vectors, and the
  * scores are copied back. The code that selects passages is the same as on the CPU, so
- * the answer is equal, ties included. There is one copy of the vectors, one encoder and
- * one room for scores, however many threads ask; whoever computes holds the lock, and
- * lets it go while it chooses.
+ * the result is equal, ties included. There is one copy of the vectors, one encoder and
+ * one buffer of scores for all threads; the thread that computes holds the lock, and
+ * releases it while it selects.
  *
- * Scores are 4 bytes for each question and passage, beside 2 or 1 for each number of a
- * vector: of one question they are 4 / (2 D) of what the device reads, 0.3 % at 768
- * numbers, of 64 they are 17 %, over a bus that is some sixty times as slow as the
- * device's memory. A kernel that chooses would save the latter (docs/gpu.md).
+ * Scores are 4 bytes per query and passage, compared with 2 or 1 per number of a vector:
+ * for one query they are 4 / (2 D) of what the device reads, 0.3 % at 768 numbers; for 64
+ * they are 17 %, over a bus that is some sixty times as slow as the device's memory. A
+ * kernel that selects would save the latter (docs/gpu.md).
  */
 #include "retriever/dense/dense_internal.h"
 

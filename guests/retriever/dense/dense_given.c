@@ -1,10 +1,10 @@
-/* Vectors of an index that were made elsewhere: that there is one of each passage, that
- * they are numbers, and that they are this encoder's, of these passages, in this order.
+/* Vectors from another program: checks that there is one per passage, that they are
+ * numbers, and that they come from this encoder, for these passages, in this order.
  *
- * The last is seen by a sample. Rounding to fp16 while a vector is made moves it by well
- * under a hundredth of its length. Rounding to bf16 moves it by about two hundredths,
- * which is a cosine of .9998; another passage, another model or another prefix moves it
- * much farther.
+ * A sample checks the last. Rounding to fp16 during the computation moves a vector by
+ * well under a hundredth of its length; rounding to bf16 moves it by about two
+ * hundredths, which is a cosine of .9998. Another passage, model or prefix moves it much
+ * farther.
  */
 #include "retriever/dense/dense_internal.h"
 

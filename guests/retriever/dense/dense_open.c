@@ -1,14 +1,14 @@
-/* Opening the vectors of an index: the encoder that it was made with, and the vectors in
- * the codes that passes read, in the host's memory or by blocks to a device's.
+/* Opens the vectors of an index: its encoder, and the vectors in the codes that passes
+ * read, in host memory or copied in blocks to a device.
  *
- * The file has fp16. In bytes a vector x is x' = scale code, code the nearest whole
- * numbers of -127 to 127, and what that can do to a product is known beforehand:
+ * The file has fp16. In bytes a vector x becomes x' = scale code, with the nearest
+ * integers of -127 to 127, and the error of a product has a known bound:
  *
  *     |q.x - q.x'| <= |q| |x - x'|       (Cauchy and Schwarz)
  *
- * and so is what fp32 sums are off by: at most n 2^-24 |q| |x| for n terms, of x and of
- * x' alike. `bound` holds both together for |q| = 1, more than twice the latter, so that
- * the few roundings of whoever uses it are inside.
+ * and so has the error of fp32 sums: at most n 2^-24 |q| |x| for n terms, for x and for
+ * x'. `bound` is the sum of both for |q| = 1, with more than twice the latter, which
+ * covers the few roundings of the code that uses it.
  */
 #include "retriever/dense/dense_internal.h"
 

@@ -1,8 +1,8 @@
 /* config.json of an encoder: which family, which sizes.
  *
- * A family that is made of the same parts is a row of FAMILIES. What a config.json may
- * say that these computations do not do (another activation, relative positions, a
- * decoder) is refused by name and value.
+ * A family with the same parts is a row of FAMILIES. A setting of config.json that these
+ * computations lack (another activation, relative positions, a decoder) is refused by
+ * name and value.
  */
 #include "retriever/encoder/encoder_internal.h"
 

@@ -1,8 +1,8 @@
 /* Embedding: texts to tokens, tokens in packs through the layers, rows to vectors.
  *
- * A pack is texts one after the other, as many as fit, so nothing is padded and nothing
- * sorted: a pack costs what its tokens cost. Where packs are cut changes no bit. The host
- * pools, in the order of the tokens and in double.
+ * A pack is the next texts that fit, one after another, without padding or sorting, so
+ * its cost is that of its tokens. The division into packs changes no bit. The host pools,
+ * in the order of the tokens and in double.
  */
 #include "retriever/encoder/encoder_internal.h"
 

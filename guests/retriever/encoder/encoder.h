@@ -31,8 +31,8 @@ enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
 struct kg_encoder_opts {
     const struct kg_backend *backend; /* NULL: the CPU */
     const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
-    /* maximum per text, special tokens included; longer texts are cut. 0: max_seq_length
-     * of sentence_bert_config.json, or all positions */
+    /* maximum per text, special tokens included; longer texts are truncated. 0:
+     * max_seq_length of sentence_bert_config.json, or all positions */
     int32_t max_tokens;
     /* NULL: prompts of config_sentence_transformers.json, or none */
     const char *query_prefix;

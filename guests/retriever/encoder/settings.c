@@ -1,4 +1,4 @@
-/* How a text becomes a vector: what sentence-transformers keeps beside config.json.
+/* How a text becomes a vector: the files of sentence-transformers next to config.json.
  *
  *   modules.json                       what follows the transformer: pooling, its length
  *   1_Pooling/config.json              mean of all tokens, or the first one; whether the
@@ -6,8 +6,8 @@
  *   sentence_bert_config.json          max_seq_length; do_lower_case (it must be false)
  *   config_sentence_transformers.json  prompts: words in front of a query or a passage
  *
- * Each may be absent, but how to pool is known or asked for, never guessed. A vector is
- * normalised unless modules.json is there and says nothing of it.
+ * Each may be absent, but the pooling must be known or given, never guessed. A vector is
+ * normalised unless modules.json exists and does not mention it.
  */
 #include "retriever/encoder/encoder_internal.h"
 

@@ -1,8 +1,8 @@
-/* The weights of an encoder, out of safetensors: every tensor found, checked against
- * config.json, converted to fp32 and put where the backend reads it.
+/* The weights of an encoder from safetensors: finds every tensor, checks it against
+ * config.json, converts it to fp32 and puts it where the backend reads it.
  *
- * Two tables say which tensors there are, by name, shape and place. They are walked
- * twice: once for the memory that all of them need together, once to fill it.
+ * Two tables list the tensors by name, shape and place. They are walked twice: once for
+ * the total memory, once to fill it.
  */
 #include "retriever/encoder/encoder_internal.h"
 
