@@ -84,7 +84,7 @@ cut_like_here() {
         samples_of "$work/cut-$limit" >"$work/cut.jsonl" && grep -q '"finish_reason": "length"' "$work/cut.jsonl" &&
             samples_of "$work/cut-served-$limit" | diff "$work/cut.jsonl" - &&
             grep -q '"cut_short": [1-3],' "$work/cut-$limit/results.json" &&
-            grep -q ' of 3 problems have an answer that ended before max_tokens ' "$work/table" &&
+            grep -q ' of 3 problems have a completion that ended before max_tokens ' "$work/table" &&
             diff "$work/cut-$limit/results.json" "$work/cut-served-$limit/results.json" || return 1
     done
 }

@@ -257,9 +257,9 @@ static void a_validation_file_of_repeated_problems_is_taken_once(void **state)
                  "./kedge train recipes/%s.yaml --dry-run run.dir=$W/run "
                  "model.path=$W/model data.train=$W/data.jsonl "
                  "data.val=\"[$W/again.jsonl, $W/data.jsonl]\" > $W/out 2> $W/err && "
-                 "grep -q 'again.jsonl: 8 problems x 32 samples = 256 answers; 56 "
+                 "grep -q 'again.jsonl: 8 problems x 32 samples = 256 completions; 56 "
                  "repeated records left out$' $W/out && grep -q 'data.jsonl: 8 problems "
-                 "x 32 samples = 256 answers$' $W/out",
+                 "x 32 samples = 256 completions$' $W/out",
                  recipes[i]);
         assert_int_equal(shell(line), 0);
     }

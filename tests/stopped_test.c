@@ -46,7 +46,7 @@ static const struct {
      " --problems 800 --max-tokens 8 --threads 1",
      ERR, "val: ", SIGINT, 130, "stopped by a signal"},
     {"generate", "generate --model " DIGITS " --n 1000000 --threads 1 0,1:9,3", ERR,
-     "of 1000000 answers", SIGHUP, 129, "stopped by a signal"},
+     "of 1000000 completions", SIGHUP, 129, "stopped by a signal"},
     {"search index", "search index /dev/stdin " ROOT "/i.db", ERR, "indexing", SIGTERM,
      143, "nothing written"},
     {"serve", "serve --model " DIGITS " --port 0 --threads 1", ERR, "serving", SIGTERM, 0,

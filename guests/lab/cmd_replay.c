@@ -65,7 +65,7 @@ static kg_status put_json(struct kg_str *out, const struct kg_replay *r,
 static kg_status put_head(struct kg_str *out, const char *dir, const struct kg_replay *r,
                           struct kg_err *err)
 {
-    KG_TRY(kg_str_printf(out, err, "step %lld of %s: %zu answers in %zu groups",
+    KG_TRY(kg_str_printf(out, err, "step %lld of %s: %zu completions in %zu groups",
                          (long long)r->step, dir, r->answers, r->groups));
     if (r->left_out > 0)
         KG_TRY(kg_str_printf(out, err, " (%zu that were not trained on are left out)",

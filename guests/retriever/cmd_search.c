@@ -31,7 +31,7 @@
 
 /* ---- bench ---- */
 
-/* Every question of the file is asked in turn, and again until the time is over, so that
+/* Every query of the file is sent in turn, and again until the time is over, so that
  * two versions answer the same. A server is measured with a fixed number of open
  * requests, on which its times depend. Quantiles are printed: a mean would hide waits. */
 struct bench_opts {
@@ -39,7 +39,7 @@ struct bench_opts {
     const char *queries; /* records {"query"} or {"question"} */
     int topk;
     int clients;    /* concurrent requests to a server */
-    double seconds; /* duration; every question is asked at least once */
+    double seconds; /* duration; every query is sent at least once */
     struct kg_search_how how;
     const struct kg_bm25 *bm25; /* for an index */
 };
@@ -90,8 +90,7 @@ static kg_status read_queries(struct bench *b, struct kg_err *err)
         KG_TRY_GOTO(out, add_query(b, &doc, err));
     }
     if (b->n == 0)
-        status = kg_fail(err, KG_EFORMAT,
-                         "%s: expected at least one question, found none",
+        status = kg_fail(err, KG_EFORMAT, "%s: expected at least one query, found none",
                          b->opts->queries);
 out:
     kg_json_release(&doc);
@@ -603,9 +602,8 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
     KG_TRY(check_how(err));
     KG_TRY(kg_cli_print(measure(&out, &opts, err), &out, err));
     if (kg_signal_stop_requested())
-        return kg_fail(
-            err, KG_EINTERRUPTED,
-            "stopped by a signal: the numbers cover the questions asked until then");
+        return kg_fail(err, KG_EINTERRUPTED,
+                       "stopped by a signal: the numbers cover the queries until then");
     return KG_OK;
 }
 
@@ -620,7 +618,7 @@ static const struct action {
                {"query", 1, 2, "INDEX and a query, or lines {\"query\"} on stdin", query},
                {"serve", 1, 1, "INDEX", serve},
                {"bench", 2, 2,
-                "an INDEX or http://HOST:PORT/retrieve, and a file of questions", bench},
+                "an INDEX or http://HOST:PORT/retrieve, and a file of queries", bench},
                {"check", 1, 1, "INDEX", check}};
 
 int kg_cmd_search(int argc, char **argv)

@@ -274,7 +274,7 @@ static kg_status open_npy(struct kg_vectors *v, const struct bytes *b, struct kg
 
     if (b->n < PREAMBLE + 2)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the description of a .npy, found %" PRIu64
+                       "%s: expected the header of a .npy file, found %" PRIu64
                        " bytes: it is cut off",
                        b->name, b->n);
     if (b->at[MAGIC] < 1 || b->at[MAGIC] > 3)

@@ -1,7 +1,7 @@
 /* The current work of each thread: a stack of nested phases, which base/watch.h reads to
  * tell whether the process hangs.
  *
- *   int p = kg_phase_begin(n, "answers", "grading");
+ *   int p = kg_phase_begin(n, "completions", "grading");
  *   for (i = 0; i < n; i++) { kg_phase_at(p, i); ... }
  *   kg_phase_end(p);
  *

@@ -84,14 +84,14 @@ const struct kg_flag kg_eval_flags[] = {
      "or are dropped (default stop)",
      0, 0, "stop|drop"},
     {"task", 0, KEY(STRING, "task"), "NAME",
-     "how answers are graded (default qa-number; see kedge task)"},
+     "how to grade completions (default qa-number; see kedge task)"},
     {"level", 0, KEY(STRING, "level"), "LEVEL",
      "difficulty of problems that the task generates"},
     {"problems", 0, KEY(INT, "problems"), "N",
      "largest number of problems (default 500; of a suite: all)", 1, 1e7},
     {"n", 'n', KEY(INT, "samples"), "N", "completions per problem (default 1)", 1,
      KG_EVAL_MAX_N},
-    {"max-tokens", 0, KEY(INT, "max_tokens"), "N", "longest answer (default 512)", 1,
+    {"max-tokens", 0, KEY(INT, "max_tokens"), "N", "longest completion (default 512)", 1,
      1e6},
     KG_SAMPLING_KEYS(SAMPLING_KEY, ),
     {"stop", 0, KG_TO(stops), "STR", "string that ends a completion; may be repeated"},
@@ -459,7 +459,7 @@ static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
         lacks->bad++;
         return kg_str_printf(out, err, "    cannot be used: %s\n", found.message);
     }
-    KG_TRY(kg_str_printf(out, err, "    %zu problems x %d samples = %lld answers",
+    KG_TRY(kg_str_printf(out, err, "    %zu problems x %d samples = %lld completions",
                          set->data.n, set->samples,
                          (long long)set->data.n * set->samples));
     if (set->data.dropped_golds)
@@ -583,7 +583,7 @@ static kg_status put_single(struct kg_str *out, const struct kg_eval_result *r,
     KG_TRY(put_kl(out, r, err));
     return kg_str_printf(
         out, err,
-        "answers   %.1f tokens, %.1f %% truncated, %.1f %% could not be graded\n",
+        "length    %.1f tokens, %.1f %% truncated, %.1f %% could not be graded\n",
         r->response_tokens, 100 * r->truncated, 100 * r->ungraded);
 }
 

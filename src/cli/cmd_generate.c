@@ -284,7 +284,7 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
                     n_short, j->n, (long long)max_tokens,
                     j->l.model->config.max_positions);
     j->n_trajs = j->n * (size_t)n_samples;
-    return kg_mem_new(&j->trajs, j->n_trajs, sizeof *j->trajs, "answers", err);
+    return kg_mem_new(&j->trajs, j->n_trajs, sizeof *j->trajs, "completions", err);
 }
 
 /* ---- output ---- */
@@ -335,7 +335,7 @@ static kg_status on_done(void *user, const struct kg_traj *t, struct kg_err *err
         KG_TRY(print_answer(j, &j->trajs[j->n_printed], err));
         kg_traj_release(&j->trajs[j->n_printed++]);
     }
-    kg_log_progress(10000, "%zu of %zu answers", j->n_printed, j->n_trajs);
+    kg_log_progress(10000, "%zu of %zu completions", j->n_printed, j->n_trajs);
     return KG_OK;
 }
 
@@ -345,7 +345,7 @@ static void say_speed(const struct kg_rollout_stats *s, size_t n, double startup
 {
     double seconds = s->prefill_seconds + s->decode_seconds;
     kg_log_progress_end();
-    kg_log_info("%zu answer%s, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
+    kg_log_info("%zu completion%s, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
                 "decoded tokens/s), %.0f ms to start",
                 n, n == 1 ? "" : "s", (long long)s->prefill_tokens,
                 (long long)s->decode_tokens, seconds,

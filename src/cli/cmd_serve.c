@@ -82,7 +82,7 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences decoded together (default 64)", 1,
      65536},
     {"max-len", 0, KG_TO(max_len), "N",
-     "largest number of tokens of prompt and answer (default: the model's "
+     "largest number of tokens of prompt and completion (default: the model's "
      "positions)",
      2, INT_MAX},
     {"kv-tokens", 0, KG_TO(kv_tokens), "N",
@@ -117,7 +117,7 @@ const struct kg_flag kg_serve_flags[] = {
      "the last one (default 50; 0: a chunk for each token)",
      0, 60000},
     {"routed-experts", 0, KG_IF("--train=", routed_experts), NULL,
-     "answers that are not streamed list the experts of each token (models with "
+     "responses that are not streamed list the experts of each token (models with "
      "experts)"},
     {"drain", 0, KG_IF("--train=", drain), "S",
      "time for open requests after SIGTERM, in seconds (default 30)", 1, 86400},

@@ -198,7 +198,7 @@ const struct kg_command kg_commands[] = {
      "{\"query\": text}, every line of stdout {\"passages\": [{\"id\", \"contents\", "
      "\"score\"}], \"scored\", \"cut\"}. serve: Search-R1's protocol, POST /retrieve of "
      "{\"queries\", \"topk\", \"return_scores\"}, and GET /health and /metrics; SIGTERM "
-     "ends it. bench: asks the questions ({\"query\"} or {\"question\"}) of a file for "
+     "ends it. bench: sends the queries ({\"query\"} or {\"question\"}) of a file for "
      "--seconds and prints queries a second and percentiles. check: reads the whole "
      "file and compares its hash. With --dense an index has vectors of an encoder too, "
      "and --kind finds by them (dense) or by them and words (hybrid).\n\n"

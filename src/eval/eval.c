@@ -59,10 +59,10 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
                         struct kg_err *err)
 {
     const struct kg_sampling *s = &opts->sampling;
-    struct kg_grade_item *items = kg_mem_calloc(n, sizeof *items, "answers to grade",
+    struct kg_grade_item *items = kg_mem_calloc(n, sizeof *items, "samples to grade",
                                                 err);
     struct kg_str *own = texts ? NULL
-                               : kg_mem_calloc(n, sizeof *own, "answer texts", err);
+                               : kg_mem_calloc(n, sizeof *own, "sample texts", err);
     struct kg_str *text = texts ? texts : own;
     struct kg_episode_text *episodes = kg_mem_calloc(n, sizeof *episodes,
                                                      "texts of episodes", err);
@@ -117,7 +117,7 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
                            struct kg_err *err)
 {
     size_t parts = count_parts(trajs, n), longest = 0, at = 0, to = 0;
-    struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored answers", err);
+    struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored samples", err);
     struct kg_rows *own = NULL;
     kg_status status;
 
@@ -340,10 +340,10 @@ struct work {
 static kg_status work_init(struct work *w, size_t n, struct kg_err *err)
 {
     *w = (struct work){.n = n};
-    w->trajs = kg_mem_calloc(n, sizeof *w->trajs, "evaluated answers", err);
+    w->trajs = kg_mem_calloc(n, sizeof *w->trajs, "evaluated samples", err);
     w->grades = w->trajs ? kg_mem_calloc(n, sizeof *w->grades, "grades", err) : NULL;
     w->answers = w->grades ? kg_mem_calloc(n, sizeof *w->answers, "grades", err) : NULL;
-    w->texts = w->answers ? kg_mem_calloc(n, sizeof *w->texts, "answer texts", err)
+    w->texts = w->answers ? kg_mem_calloc(n, sizeof *w->texts, "sample texts", err)
                           : NULL;
     return w->texts ? KG_OK : err->code;
 }

@@ -86,7 +86,7 @@ static kg_status take_text(struct kg_str *text, struct kg_traj_bytes *from,
 
     KG_TRY(kg_traj_bytes_take(&n, from, sizeof n, err));
     if (n > from->left)
-        return kg_fail(err, KG_EFORMAT, "answers: expected %zu more bytes, found %zu", n,
+        return kg_fail(err, KG_EFORMAT, "samples: expected %zu more bytes, found %zu", n,
                        from->left);
     KG_TRY(kg_str_append(text, from->at, n, err));
     from->at += n;
@@ -135,7 +135,7 @@ static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *nam
 
     KG_TRY(kg_traj_bytes_take(&theirs, from, sizeof theirs, err));
     if (theirs.n < 0 || theirs.n > KG_FURTHER)
-        return kg_fail(err, KG_EFORMAT, "answers: expected at most %d names, found %d",
+        return kg_fail(err, KG_EFORMAT, "samples: expected at most %d names, found %d",
                        KG_FURTHER, theirs.n);
     for (int k = 0; names && k < theirs.n; k++)
         if (kg_further_find(&places[k], names, theirs.name[k], &full) != KG_OK) {
@@ -162,8 +162,8 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                               struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "answers: expected %zu up to the end of the share of %s, found "
-                   "another number of answers: the requests of the ranks differ",
+                   "samples: expected %zu up to the end of the share of %s, found "
+                   "another number of samples: the requests of the ranks differ",
                    expected, kg_ranks_name(ranks, rank).text);
 }
 
@@ -205,7 +205,7 @@ kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
     if (ranks->n < 2)
         return KG_OK;
     KG_TRY_GOTO(out, kg_eval_items_put(&own, items, mine, names, err));
-    KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "answers", err));
+    KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "samples", err));
     KG_TRY_GOTO(out, take_all(items, mine, names, &all, ranks, err));
     /* Which of the numbers were said in what is graded together. */
     uint32_t named = 0;

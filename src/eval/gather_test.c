@@ -57,7 +57,7 @@ static int gather(struct kg_ranks *r, void *user)
         if (((char *)&items.grades[n])[i] != 0x5a)
             return 4;
     if (!row->rank[r->me].ok)
-        return status == KG_EFORMAT && strstr(why.message, "answers: expected ") ? 0 : 5;
+        return status == KG_EFORMAT && strstr(why.message, "samples: expected ") ? 0 : 5;
     for (size_t i = 0; i < n && status == KG_OK && row->rank[!r->me].ok; i++)
         if (items.trajs[i].prompt_index != 7 + (int64_t)i)
             return 6;

@@ -241,7 +241,7 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
 
     if (w->n_requests == 0)
         return KG_OK;
-    KG_TRY(kg_mem_new(&w->trajs, w->n_trajs, sizeof *w->trajs, "evaluated answers", err));
+    KG_TRY(kg_mem_new(&w->trajs, w->n_trajs, sizeof *w->trajs, "evaluated samples", err));
     if (w->episodes)
         status = kg_episodes_run(w->episodes, w->engine, w->trajs, w->requests,
                                  w->n_requests, &sampling, &w->prompts, NULL, err);
@@ -307,7 +307,7 @@ static kg_status submit(struct local_work *w, const struct kg_request *q,
         return err->code;
     g->request = *q;
     g->left = q->n_samples;
-    g->trajs = kg_mem_calloc((size_t)q->n_samples, sizeof *g->trajs, "evaluated answers",
+    g->trajs = kg_mem_calloc((size_t)q->n_samples, sizeof *g->trajs, "evaluated samples",
                              err);
     g->next = w->groups;
     w->groups = g;

@@ -261,7 +261,7 @@ kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_re
     if (r->cut_short == 0)
         return KG_OK;
     return kg_str_printf(out, err,
-                         "%lld of %lld problems have an answer that ended before "
+                         "%lld of %lld problems have a completion that ended before "
                          "max_tokens %d, at the end of the model's positions",
                          (long long)r->cut_short, (long long)r->score.problems,
                          set->sampling.max_tokens);

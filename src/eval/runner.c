@@ -269,14 +269,14 @@ static kg_status take_kept(void *user, const struct kg_json_doc *line,
     if (!s || at == s->set->data.n || sample >= s->set->samples)
         return kg_fail(
             err, KG_ECONFLICT,
-            "%s: expected an answer of this suite, found sample %lld of problem "
+            "%s: expected a sample of this suite, found sample %lld of problem "
             "%lld of set %.60s",
             line->where, (long long)sample, (long long)problem, name);
     at = at * (size_t)s->set->samples + (size_t)sample;
     if (s->there[at])
         return kg_fail(
             err, KG_EFORMAT,
-            "%s: expected every answer once, found sample %lld of problem %lld "
+            "%s: expected every sample once, found sample %lld of problem %lld "
             "of set %.60s again",
             line->where, (long long)sample, (long long)problem, name);
     KG_TRY(read_answer(&s->answers[at], s->set, line, err));
@@ -340,7 +340,7 @@ static kg_status settle(struct work *w, struct pending *p, const struct kg_grade
     s->done++;
     s->right += a->grade.graded && a->grade.correct;
     kg_phase_at(s->phase, (int64_t)s->done);
-    kg_log_progress(10000, "%s: %zu of %zu answers, %.1f %% right", s->set->name, s->done,
+    kg_log_progress(10000, "%s: %zu of %zu samples, %.1f %% right", s->set->name, s->done,
                     s->n, 100.0 * (double)s->right / (double)s->done);
     return KG_OK;
 }
@@ -466,7 +466,7 @@ static kg_status take_lines(struct work *w, const char *lines, size_t n,
         if (!end)
             return kg_fail(
                 err, KG_EFORMAT,
-                "answers: expected complete lines from all ranks, found a truncated one");
+                "samples: expected complete lines from all ranks, found a truncated one");
         length = (size_t)(end + 1 - (lines + at));
         KG_TRY(take_line(w, lines + at, length, err));
     }
@@ -483,7 +483,7 @@ static kg_status meet(struct work *w, kg_status status, struct kg_err *err)
 
     if (w->ranks->lost)
         return status;
-    taken = kg_ranks_bytes_collect(&all, &w->sent, w->ranks, "answers", &why);
+    taken = kg_ranks_bytes_collect(&all, &w->sent, w->ranks, "samples", &why);
     kg_str_clear(&w->sent);
     if (taken == KG_OK && w->ranks->me == 0)
         taken = take_lines(w, all.bytes, (size_t)all.ends[w->ranks->n - 1], &why);
@@ -492,13 +492,13 @@ static kg_status meet(struct work *w, kg_status status, struct kg_err *err)
         *err = why;
         status = taken;
     }
-    return kg_ranks_agree(w->ranks, status, "answers", err);
+    return kg_ranks_agree(w->ranks, status, "samples", err);
 }
 
 static kg_status answer_rounds(struct work *w, struct set_work *s, struct kg_err *err)
 {
-    bool *marked = kg_mem_calloc(s->n, sizeof *marked, "shares of answers", err);
-    kg_status status = kg_ranks_agree(w->ranks, marked ? KG_OK : err->code, "answers",
+    bool *marked = kg_mem_calloc(s->n, sizeof *marked, "shares of samples", err);
+    kg_status status = kg_ranks_agree(w->ranks, marked ? KG_OK : err->code, "samples",
                                       err);
 
     for (size_t at = 0; at < s->n && status == KG_OK;) {
@@ -515,7 +515,7 @@ static kg_status answer_rounds(struct work *w, struct set_work *s, struct kg_err
 static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
 {
     w->now = s;
-    s->phase = kg_phase_begin((int64_t)s->n, "answers", "set %s", s->set->name);
+    s->phase = kg_phase_begin((int64_t)s->n, "samples", "set %s", s->set->name);
     kg_phase_at(s->phase, (int64_t)s->done);
     kg_status status = w->ranks->n > 1 ? answer_rounds(w, s, err)
                                        : answer_some(w, s, s->there, err);
@@ -731,11 +731,11 @@ static kg_status take_up(struct work *w, const char *inputs, struct kg_err *err)
     }
     if (w->results.complete && done < n)
         return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected %zu answers in a finished evaluation, found %zu; to "
-                       "sample all of them again, remove its results.json",
+                       "%s: expected %zu samples in a finished evaluation, found %zu; to "
+                       "draw all of them again, remove its results.json",
                        w->run->out, n, done);
     if (done > 0)
-        kg_log_info("%s: %zu of %zu answers exist already", w->run->out, done, n);
+        kg_log_info("%s: %zu of %zu samples exist already", w->run->out, done, n);
     return KG_OK;
 }
 
@@ -764,8 +764,8 @@ static kg_status in_order(struct kg_result_place **places, size_t **ends,
 
     for (size_t i = 0; i < w->n; i++)
         n += w->sets[i].n;
-    *places = kg_mem_calloc(n, sizeof **places, "lines of answers", err);
-    *ends = *places ? kg_mem_calloc(w->n, sizeof **ends, "lines of answers", err) : NULL;
+    *places = kg_mem_calloc(n, sizeof **places, "lines of samples", err);
+    *ends = *places ? kg_mem_calloc(w->n, sizeof **ends, "lines of samples", err) : NULL;
     if (!*ends)
         return err->code;
     for (size_t i = 0; i < w->n; i++) {
@@ -830,9 +830,9 @@ static kg_status work_init(struct work *w, const struct kg_eval_run *run,
         s->set = &run->sets[w->n];
         KG_TRY(run->source->prepare(run->source, s->set, err));
         s->n = s->set->data.n * (size_t)s->set->samples;
-        s->answers = kg_mem_calloc(s->n, sizeof *s->answers, "answers", err);
-        s->there = kg_mem_calloc(s->n, sizeof *s->there, "answers", err);
-        s->places = kg_mem_calloc(s->n, sizeof *s->places, "answers", err);
+        s->answers = kg_mem_calloc(s->n, sizeof *s->answers, "samples", err);
+        s->there = kg_mem_calloc(s->n, sizeof *s->there, "samples", err);
+        s->places = kg_mem_calloc(s->n, sizeof *s->places, "samples", err);
         if (!s->answers || !s->there || !s->places) {
             w->n++;
             return KG_ENOMEM;
@@ -868,7 +868,7 @@ static kg_status work_run(struct kg_eval_report *report, struct work *w,
     /* What the first rank found in its folder, the others leave too. */
     for (size_t i = 0; i < w->n; i++)
         KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
-                              w->sets[i].n * sizeof *w->sets[i].there, "finished answers",
+                              w->sets[i].n * sizeof *w->sets[i].there, "finished samples",
                               err));
     for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));

@@ -113,7 +113,7 @@ kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r
                               const struct kg_suite *suite,
                               const struct kg_eval_set *sets,
                               struct kg_err *err) KG_MUST_CHECK;
-/* "3 of 30 problems have an answer ..."; nothing if none was cut short. */
+/* "3 of 30 problems have a completion ..."; nothing if none ended early. */
 kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
                                  const struct kg_eval_set *set,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -459,8 +459,8 @@ static void sets_are_picked_by_their_names(void **state)
 /* How far each set came, whatever was left unsaid in between. */
 static void the_last_state_of_every_set_is_said(void **state)
 {
-    static const char *const ends[] = {"all: 16 of 16 answers, ", "odd: 8 of 8 answers, ",
-                                       "two: 10 of 10 answers, "};
+    static const char *const ends[] = {"all: 16 of 16 samples, ", "odd: 8 of 8 samples, ",
+                                       "two: 10 of 10 samples, "};
     struct kg_str said = {0};
     struct outcome o;
     FILE *f = fopen(in_dir("said"), "w");
@@ -692,7 +692,7 @@ static void a_finished_folder_has_every_answer_and_grade(void **state)
     put("short/samples.jsonl.zst", o.lines.data);
     release(&o);
     assert_int_equal(run(&o, "short", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("expected 34 answers in a finished evaluation, found 1");
+    says("expected 34 samples in a finished evaluation, found 1");
     release(&o);
     put("short/samples.jsonl.zst",
         "{\"set\":\"all\",\"problem\":1,\"sample\":0,\"tokens\":1,\"correct\":true}\n");
@@ -795,7 +795,7 @@ static void answers_that_the_positions_end_are_said(void **state)
     ok(kg_eval_report_table(&table, &o.report, &o.suite, o.sets, &err));
     assert_non_null(
         strstr(table.data,
-               "\na: 2 of 3 problems have an answer that ended before max_tokens 10"));
+               "\na: 2 of 3 problems have a completion that ended before max_tokens 10"));
     ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
     assert_non_null(strstr(json.data, "\"cut_short\": 2"));
     kg_str_release(&table);

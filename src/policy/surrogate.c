@@ -279,8 +279,8 @@ static const struct kg_surrogate_row rows[] = {
                 "O(1)", "log r of the selected tokens, smoothly"},
      .token = kg_pg_kl_cov},
     {{"m2po",
-      "ratio to the old policy; drops the farthest tokens that A pushes further until "
-      "the mean of (log r)^2 is within the budget",
+      "ratio to the old policy; drops the tokens that A pushes further from r = 1, the "
+      "farthest first, until the mean of (log r)^2 is within the budget",
       "-A r M", M2PO, KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget"},
      .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
                 "the mean of (log r)^2 over the batch's tokens whose r A pushes further "

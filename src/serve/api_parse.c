@@ -571,7 +571,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
     KG_SAMPLING_KEYS(SAMPLING, ),
     {"repetition_penalty", BOTH | PARAMS, "",
-     "extension: divides positive logits of ids in prompt or answer, and multiplies "
+     "extension: divides positive logits of ids in prompt or completion, and multiplies "
      "negative ones; 1: off",
      take_repetition},
     {"presence_penalty", BOTH | PARAMS, "",

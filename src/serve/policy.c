@@ -538,7 +538,7 @@ static kg_status find_room(int32_t *room, struct kg_policy *p,
     fault->code = "context_length_exceeded";
     return kg_fail(
         err, KG_EINVAL,
-        "episode %s: expected at most %d turns (the key turns, and one) and %d "
+        "episode %s: expected at most %d turns (the key turns plus one) and %d "
         "tokens in all branches (the key context), found turn %d and %" PRId64 " tokens",
         e->id, o->turns + 1, o->context, (int)e->record.n_turns + 1, o->context - left);
 }

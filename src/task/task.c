@@ -225,7 +225,7 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
         return kg_task_rewards_grade(grades, opts, items, n, err);
     if (kg_task_is_external(row))
         return kg_task_external_grade(grades, opts, items, n, err);
-    int phase = kg_phase_begin((int64_t)n, "answers", "grading");
+    int phase = kg_phase_begin((int64_t)n, "completions", "grading");
     for (size_t i = 0; i < n; i++) {
         const struct kg_record *r = items[i].record;
         kg_status status = row->grade_by ? row->grade_by(&grades[i], opts, &items[i], err)

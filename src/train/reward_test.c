@@ -828,7 +828,7 @@ static void the_plan_says_what_is_sampled_besides(void **state)
     NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, "until 4 prompts differ in accuracy, in at most 20 "
                                       "generation batches of 11 prompts"));
-    assert_non_null(strstr(text.data, "4 further greedy answers"));
+    assert_non_null(strstr(text.data, "4 further greedy completions"));
     kg_str_release(&text);
     kg_config_free(config);
 }

@@ -64,14 +64,14 @@ kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backen
     if (m.most > free)
         return kg_fail(
             err, KG_ENOMEM,
-            "%s: expected memory on %s for %lld vectors of %d numbers, %.3f "
-            "GB as %s (%.3f GB as %s), an encoder, %.3f GB, and questions and "
-            "scores, %.3f GB: %llu bytes, found %llu free",
-            d->path, be->name, (long long)d->n, (int)d->dim, (double)m.vectors / 1e9,
-            bytes ? "int8" : "fp16", (double)kg_codes_bytes(other, d->n, d->dim) / 1e9,
-            bytes ? "fp16" : "int8", (double)m.encoder / 1e9, (double)m.beside / 1e9,
-            (unsigned long long)m.most, (unsigned long long)free);
-    kg_log_info("%s: on %s, vectors %.3f GB, encoder %.3f GB, questions and scores %.3f "
+            "%s: expected %llu bytes on %s, found %llu free: %lld vectors of %d numbers "
+            "as %s %.3f GB (as %s %.3f GB), encoder %.3f GB, queries and scores %.3f GB",
+            d->path, (unsigned long long)m.most, be->name, (unsigned long long)free,
+            (long long)d->n, (int)d->dim, bytes ? "int8" : "fp16",
+            (double)m.vectors / 1e9, bytes ? "fp16" : "int8",
+            (double)kg_codes_bytes(other, d->n, d->dim) / 1e9, (double)m.encoder / 1e9,
+            (double)m.beside / 1e9);
+    kg_log_info("%s: on %s, vectors %.3f GB, encoder %.3f GB, queries and scores %.3f "
                 "GB, of %.3f GB that are free",
                 d->path, be->name, (double)m.vectors / 1e9, (double)m.encoder / 1e9,
                 (double)m.beside / 1e9, (double)free / 1e9);
@@ -91,7 +91,7 @@ static kg_status take_memory(struct kg_dense_device *v, const struct kg_dense *d
         return KG_ENOMEM;
     v->codes.data = v->vectors;
     v->queries = kg_buf_alloc(v->backend, queries * sizeof *v->queries,
-                              "vectors of questions", err);
+                              "vectors of queries", err);
     if (!v->queries)
         return KG_ENOMEM;
     v->scores = kg_buf_alloc(v->backend, KG_DENSE_SCORES * sizeof *v->scores,

@@ -124,10 +124,10 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
     KG_TRY(shared_line(out, in, err));
-    return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
-                         (long long)own_steps(in),
-                         (long long)(own_steps(in) * prompts * samples),
-                         (double)(own_steps(in) * prompts) / (double)n_prompts(in));
+    return kg_str_printf(
+        out, err, "run         %lld steps = %lld completions, %.2f epochs\n",
+        (long long)own_steps(in), (long long)(own_steps(in) * prompts * samples),
+        (double)(own_steps(in) * prompts) / (double)n_prompts(in));
 }
 
 static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
@@ -150,10 +150,10 @@ static kg_status validation_lines(struct kg_str *out, const struct kg_run_inputs
 
         while (at < in->val.n && (size_t)in->val.record[at] < end)
             at++;
-        KG_TRY(kg_str_printf(out, err,
-                             "validation  %s: %zu problems x %lld samples = %lld answers",
-                             d->n_files ? d->files[f].name : d->name, at - first,
-                             (long long)samples, (long long)(at - first) * samples));
+        KG_TRY(kg_str_printf(
+            out, err, "validation  %s: %zu problems x %lld samples = %lld completions",
+            d->n_files ? d->files[f].name : d->name, at - first, (long long)samples,
+            (long long)(at - first) * samples));
         KG_TRY(put_repeated(
             out, d->n_files ? d->files[f].dropped_repeated : d->dropped_repeated, err));
     }
@@ -279,7 +279,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
         "observations of at most %d, %d tokens in all",
         o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context));
     if (o->answer_tokens > 0)
-        KG_TRY(kg_str_printf(out, err, ", %d behind the prompt", o->answer_tokens));
+        KG_TRY(kg_str_printf(out, err, ", %d after the prompt", o->answer_tokens));
     KG_TRY(kg_str_putc(out, '\n', err));
     if (o->window > 0)
         KG_TRY(
@@ -310,7 +310,7 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run_inputs *
             (long long)r->rollout.max_refills, batch, (long long)prompts));
     if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
         KG_TRY(kg_str_printf(out, err,
-                             "baseline    %lld further greedy answers per step\n",
+                             "baseline    %lld further greedy completions per step\n",
                              (long long)prompts));
     return KG_OK;
 }

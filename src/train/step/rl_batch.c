@@ -295,7 +295,7 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *stat
     if (!p.at)
         return err->code;
     KG_TRY_GOTO(out, deal(&d, b, plan, work->ranks, err));
-    p.phase = kg_phase_begin((int64_t)b->n_trajs, "answers", "%s",
+    p.phase = kg_phase_begin((int64_t)b->n_trajs, "completions", "%s",
                              anchor ? "anchor pass" : "policy pass");
     status = ask_all(&p, d.mine, err);
     kg_phase_end(p.phase);
