@@ -10,7 +10,7 @@
  * bytes in the order of their declarations.
  */
 struct kg_gguf_writer {
-    struct kg_str values, tensors; /* owned: as the file has them */
+    struct kg_str values, tensors; /* owned: bytes of the file */
     uint64_t n_values, n_tensors;
     uint64_t end; /* of the data declared */
     struct kg_file_writer file;

@@ -42,7 +42,7 @@ void kg_map_let_go(const void *data, uint64_t bytes);
  * process with status 1 and a line that names the file, instead of with SIGBUS. */
 void kg_map_guard(void);
 
-/* Writes a temporary file beside path, fsyncs, renames, fsyncs the folder.
+/* Writes a temporary file next to path, fsyncs, renames, fsyncs the folder.
  * On failure the temporary file is removed and an old file is untouched. Exception: if
  * the last sync fails, the new file is in place but a crash of the machine may lose it.
  * Temporary files of killed writers of this path are removed too, or a warning is logged.

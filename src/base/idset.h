@@ -1,9 +1,9 @@
 /* A compact set of ids below a bound.
  *
  * For most tokens truncated sampling keeps a dozen ids, for some a hundred thousand. So a
- * set is stored as differences between ascending ids, seven bits a byte, or as a bitmap,
- * whichever is shorter (bitmap on a tie): at most ceil(bound / 8) bytes. Ids are read in
- * ascending order.
+ * set is stored as differences between ascending ids, seven bits per byte, or as a
+ * bitmap, whichever is shorter (bitmap on a tie): at most ceil(bound / 8) bytes. Ids are
+ * read in ascending order.
  */
 #ifndef KG_BASE_IDSET_H
 #define KG_BASE_IDSET_H

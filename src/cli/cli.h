@@ -193,8 +193,8 @@ kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHEC
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* A file that is written in parts: a temporary file beside path, renamed when complete. A
- * failure leaves the old file, so path may be the input. A device, pipe or link is
+/* A file that is written in parts: a temporary file next to path, renamed when complete.
+ * A failure leaves the old file, so path may be the input. A device, pipe or link is
  * written directly. */
 struct kg_cli_target {
     const char *path;   /* borrowed */

@@ -37,7 +37,7 @@ struct kg_shown {
 };
 void kg_shown_release(struct kg_shown *s);
 
-/* Columns printed beside a model token. */
+/* Columns printed next to a model token. */
 struct kg_show_columns {
     bool logp, advantage, divergence;
 };

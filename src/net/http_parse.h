@@ -2,7 +2,7 @@
  *
  * Pure functions of bytes, without sockets or clocks, so that a fuzzer reaches all of
  * them. The parser refuses input that two parsers could read differently, where RFC 9112
- * lets a server be strict: bare line feeds, folded fields, a length beside a transfer
+ * lets a server be strict: bare line feeds, folded fields, a length with a transfer
  * coding, spaces before the colon. A refusal is an HTTP status and a reason in words.
  */
 #ifndef KG_NET_HTTP_PARSE_H

@@ -35,7 +35,7 @@ struct kg_hub_pulled {
     uint64_t bytes, fetched; /* total of all files; over the network */
 };
 
-/* Fetches the files that are missing. A file is written beside its final name and renamed
+/* Fetches the files that are missing. A file is written under another name and renamed
  * once its length and digest (SHA-256 for LFS, git's SHA-1 for others) match the hub's
  * list; links and refs are written last. An interrupted pull continues where it stopped.
  * errors: NOTFOUND, EINVAL (sign-in needed: the message says where), EFORMAT (not a hub's

@@ -1,6 +1,6 @@
 /* Policy mathematics: from rows of log-probs to loss, sparse gradients and metrics.
  *
- * Pure functions on host arrays, in double precision. They know nothing of models,
+ * Pure functions on host arrays, in double precision. They do not depend on models,
  * devices, or vocabularies wider than k: every loss depends on a position's logits only
  * through the sampled token's log-prob, the log-probs at K given ids, the entropy and an
  * exact KL. The result is the derivative with respect to each of these. The head's

@@ -1,6 +1,6 @@
 /* Presets: named sets of option values. Anything that the user sets overrides them.
  *
- * A preset is data, keys and texts as in a recipe, which train/ applies. A method defines
+ * A preset is data: keys and texts as in a recipe; train/ applies them. A method defines
  * an algorithm without sizes. A recipe reproduces a published run: it adds sizes, lengths
  * and learning rates to a method (`base`). A preset's values override those of its base.
  */

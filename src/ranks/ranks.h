@@ -106,9 +106,9 @@ struct kg_ranks {
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is the state afterwards */
 
-/* Makes ranks [first, first+n) of `whole` a group of their own. Called by each of them;
- * they keep their names in the whole. A failure known to the part is sent to the whole at
- * its next agreement. part (out): need not be closed; whole: borrowed */
+/* Makes ranks [first, first+n) of `whole` a separate group. Each of them calls this; they
+ * keep their names in the whole. A failure known to the part is sent to the whole at its
+ * next agreement. part (out): need not be closed; whole: borrowed */
 void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n);
 /* "rank 3 (gpu07)", without the host if unknown. */
 struct kg_ranks_name {

@@ -1,7 +1,7 @@
 /* The executor: runs forward, head and sampling for given tokens.
  *
  * The caller gives tokens, positions, cache blocks and sampling parameters; the executor
- * packs, runs the forward and the head, and draws. It knows no queues, requests or
+ * packs, runs the forward and the head, and draws. It has no queues, requests or
  * trajectories.
  */
 #ifndef KG_ROLLOUT_EXECUTOR_H

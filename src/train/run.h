@@ -236,8 +236,8 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
  * stop_on_signal: after opening, a stop signal (base/signal.h) is a stop request */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;
-/* kg_train_run on each of several ranks; together they make the run that one rank makes.
- * The first rank writes the folder.
+/* kg_train_run on each of several ranks; together they give the same run as one rank. The
+ * first rank writes the folder.
  * errors: those of any rank, on all */
 kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
                           bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
