@@ -285,7 +285,7 @@ static kg_status open_npy(struct kg_vectors *v, const struct bytes *b, struct kg
     head = from + little(b->at + 8, (int)from - 8);
     if (head > b->n)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a description of %" PRIu64 " bytes, found %" PRIu64
+                       "%s: expected a header of %" PRIu64 " bytes, found %" PRIu64
                        " of them: it is cut off",
                        b->name, head - from, b->n - from);
     s.at = (const char *)b->at + from;
@@ -293,7 +293,7 @@ static kg_status open_npy(struct kg_vectors *v, const struct bytes *b, struct kg
     if (!read_dict(&s))
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected {'descr': .., 'fortran_order': .., 'shape': ..} as "
-                       "its description, found something else at byte %lld",
+                       "its header, found something else at byte %lld",
                        b->name, (long long)(s.at - (const char *)b->at));
     KG_TRY(check_npy(&s, b->name, err));
     v->halves = s.descr[2] == '2';

@@ -234,7 +234,7 @@ static void a_description_is_read_as_python_writes_it(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        refuses_npy(bad[i], KG_EFORMAT, "as its description, found something else");
+        refuses_npy(bad[i], KG_EFORMAT, "as its header, found something else");
     refuses_npy("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", KG_EUNSUPPORTED,
                 "found an array of 0 dimensions");
     refuses_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 1)}",

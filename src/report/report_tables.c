@@ -104,7 +104,7 @@ static kg_status steps(struct kg_report *r, const struct kg_report_run *run)
 
 static kg_status batch(struct kg_report *r, const struct kg_report_run *run)
 {
-    return kg_str_printf(r->out, r->err, "%lld prompts x %lld answers, %lld updates",
+    return kg_str_printf(r->out, r->err, "%lld prompts x %lld completions, %lld updates",
                          (long long)run->recipe.rollout.prompts,
                          (long long)run->recipe.rollout.samples,
                          (long long)run->recipe.train.updates_per_step);
