@@ -615,7 +615,7 @@ static bool is_extra(const struct kg_eval_set *set, const char *name)
     return i < set->ks.n_extra;
 }
 
-/* Of episodes: turns, share finished, searches, ...; and what graders said besides. */
+/* Of episodes: turns, share finished, searches, ...; and further numbers of graders. */
 static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
                             const struct kg_eval_score *s, struct kg_err *err)
 {

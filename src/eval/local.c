@@ -114,7 +114,7 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
         n += (int64_t)prompts.ids[i].n + most > positions;
     if (n > 0)
         kg_log_warn("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
-                    "model's %d positions: their completions may be cut off",
+                    "model's %d positions: their completions may be truncated",
                     set->name, n, prompts.n, most, positions);
     kg_status status = check_prompts(set, &prompts, err);
     kg_prompts_release(&prompts);

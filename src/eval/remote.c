@@ -363,7 +363,7 @@ static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
         n += q.room[p] > 0 && q.room[p] < most;
     if (n > 0)
         kg_log_info("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
-                    "server's %lld positions: their completions may be cut off",
+                    "server's %lld positions: their completions may be truncated",
                     q.set->name, n, q.set->data.n, most, (long long)q.remote->max_len);
 out:
     kg_mem_free(q.room);

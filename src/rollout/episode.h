@@ -53,8 +53,8 @@ struct kg_episode_opts {
                "turns that may call a tool; one more turn without tools follows", false, \
                needs),                                                                   \
         KG_OPT_ROW(before "obs_tokens", KG_OPT_AT(S, at obs_tokens), "500", 1, 1e6,      \
-                   NULL, "longest observation in tokens; a longer one is cut", false,    \
-                   own),                                                                 \
+                   NULL, "longest observation in tokens; a longer one is truncated",     \
+                   false, own),                                                          \
         KG_OPT_ROW(before "answer_tokens", KG_OPT_AT(S, at answer_tokens), "0", 0, 1e7,  \
                    NULL,                                                                 \
                    "longest completion of an episode in tokens, with observations, "     \

@@ -181,7 +181,7 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
 
-/* Each of several rewards, and what graders said besides. */
+/* Each of several rewards, and additional numbers of graders. */
 static void put_parts(struct kg_metrics *log, const struct kg_rl_batch *b,
                       const struct kg_task_opts *opts)
 {
