@@ -306,9 +306,9 @@ static void checkpoints(void **state)
          "mkdir -p $W/m/checkpoints/latest && cp -r $D "
          "$W/m/checkpoints/latest/model",
          TRAIN "model.path=$W/m", 1,
-         "found a run: its newest model is checkpoints/latest/model in it", NULL},
+         "found a run: its newest model is checkpoints/latest/model in this", NULL},
         {"a run's checkpoint", "mkdir $W/m && cp -r $D $W/m/model", "inspect $W/m", 1,
-         "found a run's checkpoint: its model is model/ in it", NULL},
+         "found a run's checkpoint: its model is model/ in this folder", NULL},
         {"adapters alone", "mkdir $W/m && echo '{}' >$W/m/adapter_config.json",
          "eval --model $W/m --data $D/test.jsonl", 1,
          "found adapters: set model.path to their base and model.adapter to this folder",

@@ -34,8 +34,8 @@ enum { KG_LANES = 16 };
 
 /* Constants of the instruction set. FLUSH_MODE: the processor's flush mode handles small
  * sums; else the _flushed functions do. BF16_DOT: one instruction multiplies pairs of
- * bf16. TILE and PAIR: how many rows by panels of sixteen sums fit the registers, in fp32
- * and in bf16; bf16 needs two chains for each sum. */
+ * bf16. TILE (fp32), PAIR (bf16): the sums that fit the registers, as rows by panels of
+ * sixteen; bf16 needs two chains for each sum. */
 #if defined(KG_SIMD_512)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)

@@ -201,7 +201,7 @@ static kg_status put_tokenizer_text(struct kg_str *out, const struct report *r,
                              kg_tokenizer_kind(r->l.tok),
                              kg_tokenizer_vocab_size(r->l.tok)));
     else
-        KG_TRY(kg_str_puts(out, "tokenizer      none: works with ids\n", err));
+        KG_TRY(kg_str_puts(out, "tokenizer      none: prompts are ids\n", err));
     KG_TRY(kg_str_puts(out, "end tokens     ", err));
     for (int i = 0; i < c->n_eos; i++)
         KG_TRY(kg_str_printf(out, err, "%s%d", i > 0 ? ", " : "", c->eos[i]));

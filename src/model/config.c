@@ -374,8 +374,8 @@ static const struct {
     const char *file, *is;
 } other_folders[] = {
     {"checkpoints/latest/model/config.json",
-     "a run: its newest model is checkpoints/latest/model in it"},
-    {"model/config.json", "a run's checkpoint: its model is model/ in it"},
+     "a run: its newest model is checkpoints/latest/model in this folder"},
+    {"model/config.json", "a run's checkpoint: its model is model/ in this folder"},
     {"adapter_config.json",
      "adapters: set model.path to their base and model.adapter to this folder"},
     {"checkpoints/latest/adapter/adapter_config.json",

@@ -24,7 +24,7 @@ enum { KG_LORA_TARGETS = 64, KG_LORA_NAME = 96, KG_LORA_RULES = 1024 };
  * Python's syntax and match whole names or suffixes after a dot (text/pattern.h). */
 enum kg_lora_kind {
     KG_LORA_TARGET_RE,  /* whole names; replaces the list */
-    KG_LORA_EXCLUDE,    /* a suffix, as in the list; its modules are no targets */
+    KG_LORA_EXCLUDE,    /* suffix, as in the list; modules that match are no targets */
     KG_LORA_EXCLUDE_RE, /* whole names */
     KG_LORA_LAYER,      /* value: a layer; suffixes in the list match in these only */
     KG_LORA_RANK,       /* suffix; value: rank; the first match wins */

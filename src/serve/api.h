@@ -64,7 +64,7 @@ struct kg_api_prompt {
     /* bytes of the first tokens that are not part of the text (BOS, the tokenizer's
      * leading space); set for echo */
     size_t added;
-    struct kg_prompt_scores scores; /* owned; by the engine, for echo with logprobs */
+    struct kg_prompt_scores scores; /* owned; the engine sets it for echo with logprobs */
 };
 
 struct kg_api_request {

@@ -12,7 +12,7 @@
  *      the message, or the message's content is the whole completion, and
  *   4. no other completion of the session has this text and other ids.
  *
- * Then the prompt is the kept ids, then the ids of the text after the kept text.
+ * The prompt of such a turn is the kept ids, followed by the ids of the remaining text.
  * Otherwise the turn starts a new branch: the whole rendering is tokenised. So the turns
  * of a session form a tree, in which a turn stores only its addition to its parent.
  */

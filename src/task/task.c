@@ -82,7 +82,7 @@ static const struct kg_task_row table[] = {
     },
     {
         .name = "external",
-        .help = "graded by your program: JSONL in, a JSONL line {\"score\"} for each out",
+        .help = "graded by your program, which reads JSONL and writes {\"score\"} lines",
         .load = kg_task_external_load,
     },
     {.name = NULL},

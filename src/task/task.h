@@ -149,7 +149,7 @@ struct kg_task_opts {
     /* names of the grader's additional numbers; NULL: these are dropped; borrowed, one
      * caller at a time */
     struct kg_further_names *further;
-    const char *further_of; /* prefix of these names: a reward's; NULL: none */
+    const char *further_of; /* prefix of these names, a reward's name; NULL: none */
     /* several rewards instead of the row's own grader; NULL: the grader of the row;
      * borrowed */
     struct kg_task_rewards *rewards;

@@ -47,7 +47,7 @@ static kg_status f_last(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 {
     (void)args;
     if (in->type == KG_JV_LIST && in->u.list->kind == KG_JV_GENERATOR)
-        return kg_jinja_fail(j, "expected a list, found a generator: |list makes one");
+        return kg_jinja_fail(j, "expected a list, found a generator: add |list");
     KG_TRY(end_of(out, j, in, true));
     out->safe = out->safe || (in->safe && out->type == KG_JV_TEXT);
     return KG_OK;

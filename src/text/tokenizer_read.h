@@ -25,8 +25,8 @@ void kg_reader_release(struct kg_reader *r);
 /* ---- fields ---- */
 
 enum kg_field_rule {
-    KG_FIELD_READ,  /* read by the caller, or without effect on ids and text */
-    KG_FIELD_BOOL,  /* read by the caller; must be boolean */
+    KG_FIELD_READ,  /* the caller reads it, or ids and text do not depend on it */
+    KG_FIELD_BOOL,  /* the caller reads it; it must be boolean */
     KG_FIELD_EMPTY, /* null or "" */
     KG_FIELD_ZERO,  /* null or 0 */
 };

@@ -63,7 +63,7 @@ bool kg_unicode_is_surely_nfc(const char *text, size_t n);
 /* Appends the NFC form of valid UTF-8.   errors: ENOMEM.   source: UAX 15 */
 kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
                          struct kg_err *err) KG_MUST_CHECK;
-/* kg_unicode_nfc for the other forms; only ASCII has a fast path. */
+/* As kg_unicode_nfc, for the other forms; only ASCII text has a fast path. */
 enum kg_unicode_form { KG_UNICODE_NFD, KG_UNICODE_NFKC, KG_UNICODE_NFKD };
 kg_status kg_unicode_normalize(struct kg_str *out, enum kg_unicode_form form,
                                const char *text, size_t n,
