@@ -303,7 +303,7 @@ static float factor(struct factors f, int64_t v, int64_t k)
     return x;
 }
 
-/* The sums of one vector of the right with `n` of the left, side by side: left (k, STRIP),
+/* The sums of one vector of the right with n of the left, side by side: left (k, STRIP),
  * right (k). Each sum is made in its own order, as if it were alone. */
 enum { STRIP = 128 };
 
