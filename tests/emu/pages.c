@@ -105,17 +105,23 @@ static bool has_room(uint64_t bytes)
     return kg_pages_free_bytes(&total, &free, &ignored) == KG_OK && bytes <= free;
 }
 
+/* A large buffer has huge pages where the system gives them: what opening and closing it
+ * costs is proportional to its pages. */
 static bool map(struct buffer *b, uint64_t bytes)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    enum { HUGE = 2 << 20 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE),
+                 step = bytes < HUGE / 4 ? page : HUGE;
     char *at;
 
-    b->bytes = (bytes + page) / page * page; /* one at least */
-    at = mmap(NULL, b->bytes + 2 * page, PROT_NONE,
+    b->bytes = (bytes + step) / step * step; /* one at least */
+    at = mmap(NULL, b->bytes + page + step, PROT_NONE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return false;
-    b->pages = at + page;
+    b->pages = at + step - (uintptr_t)at % step;
+    if (step == HUGE)
+        (void)madvise(b->pages, b->bytes, MADV_HUGEPAGE);
     return true;
 }
 
