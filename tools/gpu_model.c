@@ -64,6 +64,7 @@ enum kernel {
     ATTENTION,
     ATTENTION_WGMMA,
     ATTENTION_BWD,
+    ATTENTION_BWD_WGMMA,
     HEAD,
     HEAD_BWD,
     DRAW,
@@ -95,7 +96,8 @@ static const struct {
     [ROWS] = {"rows moved", "predicted", 1, 0.5, 0},
     [ATTENTION] = {"attention", "predicted", 1, 0.5, 0.26},
     [ATTENTION_WGMMA] = {"attention, wgmma", "predicted", 1, 0.5, 0},
-    [ATTENTION_BWD] = {"attention, backward", "predicted", 3, 0.5, 0.2},
+    [ATTENTION_BWD] = {"attention, backward", "predicted", 5, 0.5, 0.2},
+    [ATTENTION_BWD_WGMMA] = {"its backward, wgmma", "predicted", 5, 0.5, 0},
     [HEAD] = {"head", "predicted", 1, 0.7, 0.9},
     [HEAD_BWD] = {"head, backward", "predicted", 1, 0.85, 0.9},
     [DRAW] = {"drawing", "predicted", 3, 0.1, 0},
@@ -371,17 +373,55 @@ static kg_status attention(struct kg_mat o, struct kg_vec lse, const struct kg_a
         moved(ATTENTION, bytes, flops);
     return KG_OK;
 }
+/* Whether the heads of a group have sums of their own, which are then added, as
+ * attention_bwd.cu chooses. */
+static bool has_heads_apart(const struct kg_attn *a)
+{
+    const double sums = 8.0 * (double)(a->k.rows * a->q.cols);
+    const double pairs = floor((double)a->k.rows / 128) * a->n_kv_heads;
+
+    return a->n_heads > a->n_kv_heads && sums <= 256 << 20 &&
+           2 * pairs < 3 * gpu->processors;
+}
+/* A block of threads is a pair of 64 keys (rows), which takes a turn for each 64 rows
+ * that see them (keys that they see), and clocks before it and after each head. */
+static double bwd_wgmma_seconds(const struct kg_attn *a, bool of_keys, bool apart)
+{
+    const bool wide = a->head_dim > 64;
+    const double before = 3000, after = wide ? 2000 : 1000;
+    const double turn = of_keys ? (wide ? 2900 : 1700) : (wide ? 2300 : 1300);
+    const double heads = of_keys && !apart ? (double)a->n_heads / a->n_kv_heads : 1;
+    double all = 0, longest = 0;
+
+    for (int32_t i = 0; i < a->n_seqs; i++) {
+        const double n = a->seqs[i].n_rows, pos = a->seqs[i].pos;
+        const double pairs = ceil((of_keys ? pos + n : n) / 128);
+        const double turns = pairs + n * pos / 64 / 128 + n * n / 64 / 256;
+
+        all += a->n_heads * (turns * turn + pairs * (before / heads + after));
+        longest = fmax(longest, heads * turn * (of_keys ? n : pos + n) / 64);
+    }
+    return (all / gpu->processors + longest / 2) / gpu->wgmma;
+}
 static kg_status attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                const struct kg_attn *a, struct kg_err *err)
 {
     double keys, flops = 5 * attention_work(a, &keys);
+    const double bytes = keys + bytes_of(a->q) + bytes_of(dq) + bytes_of(dk) +
+                         bytes_of(dv) + bytes_of(dout) + bytes_of(o);
 
     (void)lse, (void)err;
-    moved(ATTENTION_BWD,
-          keys + bytes_of(a->q) + bytes_of(dq) + bytes_of(dk) + bytes_of(dv) +
-              bytes_of(dout) + bytes_of(o),
-          flops);
+    if (by_wgmma(a) && a->q.rows >= 512 * (int64_t)a->n_seqs) {
+        const bool apart = has_heads_apart(a);
+        const double sums = apart ? 16.0 * (double)(a->k.rows * a->q.cols) : 0;
+
+        launch(ATTENTION_BWD_WGMMA, bytes, flops,
+               5 * start + sums / (0.8 * gpu->copies) +
+                   bwd_wgmma_seconds(a, true, apart) +
+                   bwd_wgmma_seconds(a, false, apart));
+    } else
+        moved(ATTENTION_BWD, bytes, flops);
     return KG_OK;
 }
 

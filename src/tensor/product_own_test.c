@@ -54,16 +54,27 @@ static void nor_is_it_for_attention(void **state)
                         .hd = 64, .n_seqs = 1, .lengths = {200}};
     const int64_t tried = kg_emu_products();
     struct answer out;
-    char text[320];
+    char text[400];
 
     (void)state;
     backend()->describe(text, sizeof text);
     if (!strstr(text, "; attention not by wgmma: other bits of ") ||
+        !strstr(text, "; its backward not by wgmma: other bits of ") ||
         strstr(text, "other bits of 0 ") || strstr(text, " and 0 in"))
         fail_msg("expected other bits of heads of 64 and 128, found \"%s\"", text);
     problem_init(&p);
     out = whole(&p);
+    struct kg_attn a = attn_of(&p);
+    struct kg_mat dq = matrix(KG_F32, p.n, p.q.cols), dk = matrix(KG_F32, p.n, p.k.cols);
+    struct kg_mat dv = matrix(KG_F32, p.n, p.k.cols);
+
+    assert_int_equal(kg_op_attention_bwd(backend(), dq, dk, dv, out.o, out.o,
+                                         lse_of(&out, &a), &a, &err),
+                     KG_OK);
     assert_true(kg_emu_products() == tried);
+    buffer_free(dq.data);
+    buffer_free(dk.data);
+    buffer_free(dv.data);
     answer_release(&out);
     problem_release(&p);
 }

@@ -1,6 +1,6 @@
 /* How fast products of bf16 are on a device, each kind at the shapes of 0.5B and 7B
- * layers, and attention forward at theirs: a line each, for tools/gpu-check. Elsewhere
- * small ones run. */
+ * layers, and attention in both directions at theirs: a line each, for tools/gpu-check.
+ * Elsewhere small ones run. */
 #include "tensor/attention_testing.h"
 
 #include "base/clock.h"
@@ -97,22 +97,34 @@ static void products_are_timed(void **state)
 }
 
 /* ---- attention ---- */
-struct forwards {
+struct passes {
     struct kg_attn a;
     struct answer out;
+    struct kg_mat dout, dq, dk, dv;
     int times;
 };
 
 static kg_status attend_all(void *arg, struct kg_err *e)
 {
-    const struct forwards *f = arg;
+    const struct passes *f = arg;
 
     for (int i = 0; i < f->times; i++)
         KG_TRY(kg_op_attention(backend(), f->out.o, lse_of(&f->out, &f->a), &f->a, e));
     return KG_OK;
 }
 
-/* Of what a query and a key that it sees multiply, forward. */
+static kg_status go_back_all(void *arg, struct kg_err *e)
+{
+    const struct passes *f = arg;
+
+    for (int i = 0; i < f->times; i++)
+        KG_TRY(kg_op_attention_bwd(backend(), f->dq, f->dk, f->dv, f->dout, f->out.o,
+                                   lse_of(&f->out, &f->a), &f->a, e));
+    return KG_OK;
+}
+
+/* Of what a query and a key that it sees multiply: two products forward, five backward.
+ */
 static void measure_attention(int heads, int kv_heads, int hd, int n_seqs, int length)
 {
     struct problem p = {KG_BF16, .heads = heads, .kv_heads = kv_heads, .hd = hd,
@@ -121,14 +133,27 @@ static void measure_attention(int heads, int kv_heads, int hd, int n_seqs, int l
     for (int s = 0; s < n_seqs; s++)
         p.lengths[s] = length;
     problem_init(&p);
-    struct forwards f = {attn_of(&p), answer_init(&p, p.n), on_device() ? 20 : 1};
+    struct passes f = {attn_of(&p),
+                       answer_init(&p, p.n),
+                       numbers(p.n, p.q.cols),
+                       matrix(KG_F32, p.n, p.q.cols),
+                       matrix(KG_F32, p.n, p.k.cols),
+                       matrix(KG_F32, p.n, p.k.cols),
+                       on_device() ? 20 : 1};
     const double pairs = (double)n_seqs * length * (length + 1) / 2;
+    const double work = 2e-12 * pairs * heads * hd;
 
     print_message("rate: attention forward, head size %d, %d x %d tokens|%.4g\n", hd,
                   n_seqs, length,
-                  4e-12 * pairs * heads * hd /
-                      seconds_of(attend_all, &f, f.times, f.out.o.data));
+                  2 * work / seconds_of(attend_all, &f, f.times, f.out.o.data));
+    print_message("rate: attention backward, head size %d, %d x %d tokens|%.4g\n", hd,
+                  n_seqs, length,
+                  5 * work / seconds_of(go_back_all, &f, f.times, f.dq.data));
     answer_release(&f.out);
+    buffer_free(f.dout.data);
+    buffer_free(f.dq.data);
+    buffer_free(f.dk.data);
+    buffer_free(f.dv.data);
     problem_release(&p);
 }
 

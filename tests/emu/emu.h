@@ -112,7 +112,7 @@ void kg_emu_copies_wait(int n);
 struct kg_emu_matrix {
     const uint16_t *data;
     int64_t rows, cols, stride;
-    int rows_of_box;
+    int rows_of_box, cols_of_box;
 };
 struct kg_emu_factors {
     const char *at;
@@ -128,10 +128,10 @@ void kg_emu_write(void *to, const uint32_t part[4], int line);
 void kg_emu_writes_end(void);
 void kg_emu_products_begin(void);
 void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
-                    int line);
+                    bool adds, int line);
 /* As above, with `a` in the thread's registers. */
 void kg_emu_product_left(float *d, int cols, const uint32_t a[4], struct kg_emu_factors b,
-                         int line);
+                         bool adds, int line);
 void kg_emu_products_end(void);
 void kg_emu_products_wait(int n, int line);
 

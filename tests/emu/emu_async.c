@@ -14,8 +14,10 @@
 #include <string.h>
 
 enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
-enum { BARRIERS = 64, BOXES = 64, BOX_BYTES = 128, ATOM = 1024 };
-enum { PRODUCTS = 32, HELD = 2, WRITES = 32 };
+enum { BARRIERS = 64, BOXES = 64, ATOM = 1024 };
+/* columns as two bytes each: a box of bf16, which is swizzled, and one of fp32 */
+enum { BOX_COLS = 64, FP32_BOX_COLS = 8 };
+enum { PRODUCTS = 32, HELD = 4, WRITES = 32 };
 
 static unsigned n_threads;
 
@@ -113,18 +115,21 @@ void kg_emu_barrier_init(const void *at, int expected)
 
 static int64_t box_bytes(const struct box *b)
 {
-    return (int64_t)b->from.rows_of_box * 128;
+    return (int64_t)b->from.rows_of_box * b->from.cols_of_box * 2;
 }
 
 static void deliver(const struct box *b)
 {
+    const int cols = b->from.cols_of_box;
+
     for (int r = 0; r < b->from.rows_of_box; r++)
-        for (int c = 0; c < BOX_BYTES / 2; c++) {
+        for (int c = 0; c < cols; c++) {
             const int64_t row = b->row + r, col = b->col + c;
             const bool inside = row < b->from.rows && col < b->from.cols;
             const uint16_t x = inside ? b->from.data[row * b->from.stride + col] : 0;
+            char *const to = b->to + (r * cols + c) * 2;
 
-            memcpy(kg_emu_placed(b->to + r * BOX_BYTES + 2 * c), &x, sizeof x);
+            memcpy(cols == BOX_COLS ? kg_emu_placed(to) : to, &x, sizeof x);
         }
 }
 
@@ -229,6 +234,7 @@ void kg_emu_writes_end(void)
 static struct products {
     struct product {
         int cols; /* of d */
+        bool adds;
         struct kg_emu_factors a, b;
         const uint32_t *left[4]; /* instead of a: registers of the four lanes of a row */
         int of;                  /* sums, held[of] */
@@ -252,6 +258,8 @@ void kg_emu_eights(bool yes) { eights = yes; }
 static void multiply(float *sums, const struct product *p)
 {
     made++;
+    if (!p->adds)
+        memset(sums, 0, (size_t)p->cols / 2 * sizeof *sums);
     kg_emu_sum(sums, p->cols, here(), &p->a, p->left[0] ? p->left : NULL, &p->b, eights);
 }
 
@@ -293,17 +301,17 @@ static void add_product(float *d, struct product one, int line)
 }
 
 void kg_emu_product(float *d, int cols, struct kg_emu_factors a, struct kg_emu_factors b,
-                    int line)
+                    bool adds, int line)
 {
-    add_product(d, (struct product){.cols = cols, .a = a, .b = b}, line);
+    add_product(d, (struct product){.cols = cols, .adds = adds, .a = a, .b = b}, line);
 }
 
 void kg_emu_product_left(float *d, int cols, const uint32_t a[4], struct kg_emu_factors b,
-                         int line)
+                         bool adds, int line)
 {
     const char *all = kg_emu_exchange(~0u, &a, sizeof(void *), NULL, line);
     const unsigned row = here() % KG_EMU_WARP / 4 * 4;
-    struct product one = {.cols = cols, .b = b};
+    struct product one = {.cols = cols, .adds = adds, .b = b};
 
     for (unsigned i = 0; i < 4; i++)
         memcpy(&one.left[i], all + (row + i) * KG_EMU_SHOWN, sizeof one.left[i]);
@@ -398,9 +406,15 @@ int kg_dev_hoppers(void) { return multiprocessors; }
 
 bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
 {
-    const struct kg_emu_matrix from = {m.data, m.rows, m.cols, m.stride, rows};
+    const int halves = m.dtype == KG_F32 ? 2 : 1;
+    const struct kg_emu_matrix from = {m.data,
+                                       m.rows,
+                                       m.cols * halves,
+                                       m.stride * halves,
+                                       rows,
+                                       m.dtype == KG_F32 ? FP32_BOX_COLS : BOX_COLS};
 
-    if (((uintptr_t)m.data | (uintptr_t)m.stride * sizeof *from.data) % COPY_BYTES)
+    if (((uintptr_t)m.data | (uintptr_t)from.stride * sizeof *from.data) % COPY_BYTES)
         return false;
     memset(boxes, 0, sizeof *boxes);
     memcpy(boxes, &from, sizeof from);

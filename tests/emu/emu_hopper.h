@@ -55,6 +55,11 @@ static inline struct kg_factors_at kg_factors_at(const void *at, int block, int 
 {
     return {(const char *)at, block, eight};
 }
+static inline struct kg_factors_at kg_factors_after(struct kg_factors_at f, int bytes)
+{
+    return {f.at + bytes, f.block, f.eight};
+}
+template <typename T> static inline T kg_same(T x) { return x; }
 /* All lanes of a warp must call each of these. */
 static inline void kg_products_begin(int line = __builtin_LINE())
 {
@@ -74,18 +79,20 @@ template <int N> static inline void kg_products_wait(int line = __builtin_LINE()
 }
 template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
-                                     struct kg_factors_at b, int line = __builtin_LINE())
+                                     struct kg_factors_at b, bool adds = true,
+                                     int line = __builtin_LINE())
 {
     __syncwarp(line);
     kg_emu_product(d, N, {a.at, a.block, a.eight, A_COLUMNS},
-                   {b.at, b.block, b.eight, B_COLUMNS}, line);
+                   {b.at, b.block, b.eight, B_COLUMNS}, adds, line);
 }
 
 template <int N, bool B_COLUMNS>
 static inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
-                                     struct kg_factors_at b, int line = __builtin_LINE())
+                                     struct kg_factors_at b, bool adds = true,
+                                     int line = __builtin_LINE())
 {
-    kg_emu_product_left(d, N, a, {b.at, b.block, b.eight, B_COLUMNS}, line);
+    kg_emu_product_left(d, N, a, {b.at, b.block, b.eight, B_COLUMNS}, adds, line);
 }
 template <int N> static inline void kg_sums_are_there(float *) {}
 template <int N> static inline void kg_left_is_there(uint32_t *) {}

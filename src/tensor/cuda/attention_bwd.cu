@@ -360,7 +360,7 @@ static void place(struct kg_cuda_piece *p, struct kg_cuda_given *g, struct kg_ma
     const int64_t N = a->q.rows, keys = a->k.rows, cols = a->q.cols;
     uint16_t *half;
     float *sums;
-    const bool apart = kg_cuda_group(*a) > 1 &&
+    const bool apart = kg_cuda_group(*a) > 1 && !kg_cuda_attention_in_turn(a) &&
                        2 * keys * cols * (int64_t)sizeof *sums <= KG_DEV_HEADS;
 
     if (!kg_cuda_by_mma(a)) {
@@ -376,6 +376,13 @@ static void place(struct kg_cuda_piece *p, struct kg_cuda_given *g, struct kg_ma
         kg_cuda_take(p, &sums, keys * cols);
         g->apart[i] = kg_mat(sums, KG_F32, keys, cols);
     }
+}
+
+void kg_cuda_attention_bwd_prepare(const struct kg_cuda_given *g, struct kg_mat kept,
+                                   struct kg_mat o)
+{
+    KG_LAUNCH(products, kg_grid(kg_cuda_pieces(g->lse.n, KG_ROW_THREADS / LANES), 1),
+              KG_ROW_THREADS, *g, kept, o);
 }
 
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
@@ -396,12 +403,11 @@ kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_ma
     if (!p.base)
         return err->code;
     place(&p, &g, &kept);
-    KG_LAUNCH(products, kg_grid(kg_cuda_pieces(lse.n, KG_ROW_THREADS / LANES), 1),
-              KG_ROW_THREADS, g, kept, o);
+    kg_cuda_attention_bwd_prepare(&g, kept, o);
     if (kept.data)
         g.dout = kept;
     if (kg_cuda_by_mma(a))
-        kg_cuda_attention_bwd_mma(dq, dk, dv, &g);
+        kg_cuda_attention_bwd_own(dq, dk, dv, &g);
     else
         launch(dq, dk, dv, &g);
     return kg_dev_done("attention_bwd", err);

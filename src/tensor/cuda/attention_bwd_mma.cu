@@ -483,30 +483,46 @@ static __global__ void __launch_bounds__(KG_FLAT_THREADS)
     }
 }
 
-template <int HD, bool CAPPED>
-static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
-                   const struct kg_cuda_given &g)
+void kg_cuda_attention_add_heads(struct kg_mat dk, struct kg_mat dv,
+                                 const struct kg_cuda_given *g)
 {
-    enum { THREADS = shape<HD, CAPPED>::THREADS };
-    const bool apart = g.apart[0].data;
-    const int64_t blocks = kg_cuda_most_blocks(&g.a);
-
-    KG_LAUNCH((backward_of_queries<HD, CAPPED>),
-              kg_grid(kg_cuda_most_tiles(&g.a), g.a.n_kv_heads), THREADS, dq, g);
-    KG_LAUNCH((backward_of_keys<HD, CAPPED>),
-              kg_grid(blocks, apart ? g.a.n_heads : g.a.n_kv_heads), THREADS, dk, dv, g);
-    if (apart)
-        KG_LAUNCH(add_heads, kg_grid(blocks, 2 * PARTS * (int64_t)g.a.n_kv_heads),
-                  KG_FLAT_THREADS, dk, dv, g);
+    KG_LAUNCH(add_heads,
+              kg_grid(kg_cuda_most_blocks(&g->a), 2 * PARTS * (int64_t)g->a.n_kv_heads),
+              KG_FLAT_THREADS, dk, dv, *g);
 }
 
-void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
-                               const struct kg_cuda_given *g)
+template <int HD, bool CAPPED>
+static void launch_queries(struct kg_mat dq, const struct kg_cuda_given &g)
+{
+    KG_LAUNCH((backward_of_queries<HD, CAPPED>),
+              kg_grid(kg_cuda_most_tiles(&g.a), g.a.n_kv_heads),
+              (shape<HD, CAPPED>::THREADS), dq, g);
+}
+void kg_cuda_attention_bwd_mma_queries(struct kg_mat dq, const struct kg_cuda_given *g)
 {
     const bool capped = g->a.softcap > 0.0f;
 
     if (g->a.head_dim == 64)
-        (capped ? launch<64, true> : launch<64, false>)(dq, dk, dv, *g);
+        (capped ? launch_queries<64, true> : launch_queries<64, false>)(dq, *g);
     else
-        (capped ? launch<128, true> : launch<128, false>)(dq, dk, dv, *g);
+        (capped ? launch_queries<128, true> : launch_queries<128, false>)(dq, *g);
+}
+
+template <int HD, bool CAPPED>
+static void launch_keys(struct kg_mat dk, struct kg_mat dv, const struct kg_cuda_given &g)
+{
+    const int heads = g.apart[0].data ? g.a.n_heads : g.a.n_kv_heads;
+
+    KG_LAUNCH((backward_of_keys<HD, CAPPED>), kg_grid(kg_cuda_most_blocks(&g.a), heads),
+              (shape<HD, CAPPED>::THREADS), dk, dv, g);
+}
+void kg_cuda_attention_bwd_mma_keys(struct kg_mat dk, struct kg_mat dv,
+                                    const struct kg_cuda_given *g)
+{
+    const bool capped = g->a.softcap > 0.0f;
+
+    if (g->a.head_dim == 64)
+        (capped ? launch_keys<64, true> : launch_keys<64, false>)(dk, dv, *g);
+    else
+        (capped ? launch_keys<128, true> : launch_keys<128, false>)(dk, dv, *g);
 }

@@ -92,6 +92,12 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
 {
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
+/* Whether the first key block of a sequence has no partner among pairs: if its first row
+ * is within a block, that block is the second of its pair (attention_bwd_wgmma.cu). */
+static __device__ inline bool kg_cuda_alone(const struct kg_attn_seq &s)
+{
+    return s.pos % KG_KV_BLOCK != 0 && s.pos / KG_KV_BLOCK % 2 == 0;
+}
 /* Units of a sequence for one KV head: its tiles (`group` per whole block) or, if `keys`,
  * its key blocks. TOGETHER of them count as one unit. */
 template <int TOGETHER = 1>
@@ -99,7 +105,8 @@ static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int grou
                                            bool keys)
 {
     const int in_first = kg_cuda_in_first(s), rest = s.n_rows - in_first;
-    const int n = keys ? kg_cuda_cut((int64_t)s.pos + s.n_rows)
+    const int alone = TOGETHER > 1 && kg_cuda_alone(s) ? 1 : 0;
+    const int n = keys ? alone + kg_cuda_cut((int64_t)s.pos + s.n_rows)
                        : kg_cuda_cut((int64_t)in_first * group) +
                              rest / KG_KV_BLOCK * group +
                              kg_cuda_cut((int64_t)(rest % KG_KV_BLOCK) * group);
@@ -281,7 +288,7 @@ static __device__ inline float kg_cuda_merge(float y, float part,
     return kg_fma(y, f.a, part * f.b);
 }
 
-/* Inputs of kg_cuda_attention_bwd_mma for one query row and two heads: 16 bytes, for one
+/* Inputs of backward kernels on kg_mma for one query row and two heads: 16 bytes, for one
  * copy. d is as in struct kg_cuda_given. */
 struct alignas(16) kg_cuda_brought {
     struct {
@@ -301,7 +308,28 @@ struct kg_cuda_given {
     /* fp32 (rows of k, H head_dim): dk and dv per query head; data NULL: no memory */
     struct kg_mat apart[2];
 };
-void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+/* g->rows, and dout rounded to bf16 unless kept.data is NULL.   o: the output */
+void kg_cuda_attention_bwd_prepare(const struct kg_cuda_given *g, struct kg_mat kept,
+                                   struct kg_mat o);
+/* Gradients of queries, and of keys and values; those of each query head if there is
+ * memory in g->apart, which kg_cuda_attention_add_heads adds. */
+void kg_cuda_attention_bwd_mma_queries(struct kg_mat dq, const struct kg_cuda_given *g);
+void kg_cuda_attention_bwd_mma_keys(struct kg_mat dk, struct kg_mat dv,
+                                    const struct kg_cuda_given *g);
+/* The same by wgmma.   returns false, with nothing launched: the device lacks wgmma;
+ * there is a window or a softcap; rows of q, k, v or dout are not bf16 aligned to 16
+ * bytes; or those of a gradient are not aligned to 8 */
+bool kg_cuda_attention_bwd_wgmma_queries(struct kg_mat dq, const struct kg_cuda_given *g);
+bool kg_cuda_attention_bwd_wgmma_keys(struct kg_mat dk, struct kg_mat dv,
+                                      const struct kg_cuda_given *g);
+void kg_cuda_attention_add_heads(struct kg_mat dk, struct kg_mat dv,
+                                 const struct kg_cuda_given *g);
+/* Whether wgmma has work for the device although each of its blocks of threads walks the
+ * heads of a group in turn, so that g->apart is not needed. */
+bool kg_cuda_attention_in_turn(const struct kg_attn *a);
+/* All gradients, with the bits of mma; uses wgmma as kg_cuda_attention_own does, if
+ * sequences are also long. */
+void kg_cuda_attention_bwd_own(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g);
 
 /* ---- tiles of bf16 in shared memory ---- */

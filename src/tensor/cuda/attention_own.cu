@@ -1,10 +1,10 @@
-/* Attention by the matrix instruction: attention_mma.cu, and for many rows
- * attention_wgmma.cu if it gives the same bits.
+/* Attention by the matrix instruction: attention_mma.cu and attention_bwd_mma.cu, and for
+ * many rows attention_wgmma.cu and attention_bwd_wgmma.cu where these give the same bits.
  *
- * That depends on the device, as for products (product_own.cu). So both are tried when
- * the backend is opened, once per process, on sequences of several parts; outputs and lse
- * are compared in fp32, before o is rounded. If the bits differ, kedge uses
- * attention_mma.cu alone and reports it.
+ * Whether they do is a device's own, as of products (product_own.cu). So all are tried
+ * when the backend is opened, once in a process, on sequences of some parts; outputs, lse
+ * and gradients are compared in fp32, before o is rounded. A device with other bits
+ * forward or backward is left with mma there, and says so.
  */
 #include "tensor/cuda/attention_internal.h"
 #include "tensor/cuda/trial_internal.h"
@@ -14,18 +14,23 @@ extern "C" {
 #include "tensor/cuda/boxes.h"
 }
 
-/* What the trial found. */
+/* What the trial found of heads of 64 and 128. */
+struct way {
+    bool refused; /* a kernel was not launched */
+    struct kg_cuda_others of[2];
+};
 static struct {
     bool done, left_out;
-    bool refused;                /* a kernel was not launched */
-    struct kg_cuda_others of[2]; /* of heads of 64 and 128 */
+    struct way forward, backward;
 } found;
 
-enum { TRIED = KG_DEV_TRIED, HEADS = 2, KV_HEADS = 1 };
+enum { TRIED = KG_DEV_TRIED, HEADS = 2, KV_HEADS = 1, GRADIENTS = 3 };
 
 struct trial {
     struct kg_attn a;
-    struct kg_mat o[2], lse[2]; /* by mma, by wgmma */
+    struct kg_mat dout;
+    struct kg_mat o[2], lse[2], gradients[2][GRADIENTS]; /* by mma, by wgmma */
+    struct kg_cuda_brought *rows;
     struct kg_attn_seq *seq;
     struct kg_cuda_others *room;
 };
@@ -40,10 +45,15 @@ static void place(struct trial *t, char *memory, uint64_t *bytes, int hd)
     a->q = kg_cuda_trial_take(&p, KG_BF16, TRIED, HEADS * hd);
     a->k = kg_cuda_trial_take(&p, KG_BF16, TRIED, KV_HEADS * hd);
     a->v = kg_cuda_trial_take(&p, KG_BF16, TRIED, KV_HEADS * hd);
+    t->dout = kg_cuda_trial_take(&p, KG_BF16, TRIED, HEADS * hd);
     for (int i = 0; i < 2; i++) {
         t->o[i] = kg_cuda_trial_take(&p, KG_F32, TRIED, HEADS * hd);
         t->lse[i] = kg_cuda_trial_take(&p, KG_F32, TRIED, HEADS);
+        for (int g = 0; g < GRADIENTS; g++)
+            t->gradients[i][g] = kg_cuda_trial_take(&p, KG_F32, TRIED,
+                                                    (g == 0 ? HEADS : KV_HEADS) * hd);
     }
+    kg_cuda_take(&p, &t->rows, TRIED * (HEADS + 1) / 2);
     kg_cuda_take(&p, &t->seq, 1);
     kg_cuda_take(&p, &t->room, KG_TRIAL_BLOCKS);
     a->n_heads = HEADS;
@@ -55,11 +65,47 @@ static void place(struct trial *t, char *memory, uint64_t *bytes, int hd)
     *bytes = p.used;
 }
 
+static kg_status try_forward(struct trial *t, struct kg_cuda_others *of,
+                             struct kg_err *err)
+{
+    struct kg_vec lse[2];
+
+    for (int i = 0; i < 2; i++)
+        lse[i] = kg_vec((float *)t->lse[i].data, TRIED * HEADS);
+    kg_cuda_attention_mma(t->o[0], lse[0], &t->a);
+    if (!kg_cuda_attention_wgmma(t->o[1], lse[1], &t->a)) {
+        found.forward.refused = true;
+        return KG_OK;
+    }
+    KG_TRY(kg_cuda_trial_compare(of, t->o[0], t->o[1], t->room, err));
+    return kg_cuda_trial_compare(of, t->lse[0], t->lse[1], t->room, err);
+}
+
+/* After try_forward. */
+static kg_status try_backward(struct trial *t, struct kg_cuda_others *of,
+                              struct kg_err *err)
+{
+    const struct kg_vec lse = kg_vec((float *)t->lse[0].data, TRIED * HEADS);
+    const struct kg_cuda_given g = {t->a, t->dout, {}, t->rows, lse, kg_cuda_scores(t->a),
+                                    {}};
+    const struct kg_mat(*const to)[GRADIENTS] = t->gradients;
+
+    kg_cuda_attention_bwd_prepare(&g, {}, t->o[0]);
+    kg_cuda_attention_bwd_mma_queries(to[0][0], &g);
+    kg_cuda_attention_bwd_mma_keys(to[0][1], to[0][2], &g);
+    if (!kg_cuda_attention_bwd_wgmma_queries(to[1][0], &g) ||
+        !kg_cuda_attention_bwd_wgmma_keys(to[1][1], to[1][2], &g)) {
+        found.backward.refused = true;
+        return KG_OK;
+    }
+    for (int i = 0; i < GRADIENTS; i++)
+        KG_TRY(kg_cuda_trial_compare(of, to[0][i], to[1][i], t->room, err));
+    return KG_OK;
+}
+
 static kg_status try_width(char *memory, int hd, struct kg_err *err)
 {
     const struct kg_attn_seq seq = {0, TRIED, 0, 0};
-    struct kg_cuda_others *of = &found.of[hd / 128];
-    struct kg_vec lse[2];
     struct trial t;
     uint64_t bytes;
 
@@ -68,15 +114,9 @@ static kg_status try_width(char *memory, int hd, struct kg_err *err)
     kg_cuda_trial_fill(t.a.q, true, false, 0);
     kg_cuda_trial_fill(t.a.k, true, false, 1);
     kg_cuda_trial_fill(t.a.v, true, true, 2);
-    for (int i = 0; i < 2; i++)
-        lse[i] = kg_vec((float *)t.lse[i].data, TRIED * HEADS);
-    kg_cuda_attention_mma(t.o[0], lse[0], &t.a);
-    if (!kg_cuda_attention_wgmma(t.o[1], lse[1], &t.a)) {
-        found.refused = true;
-        return KG_OK;
-    }
-    KG_TRY(kg_cuda_trial_compare(of, t.o[0], t.o[1], t.room, err));
-    return kg_cuda_trial_compare(of, t.lse[0], t.lse[1], t.room, err);
+    kg_cuda_trial_fill(t.dout, true, true, 3);
+    KG_TRY(try_forward(&t, &found.forward.of[hd / 128], err));
+    return try_backward(&t, &found.backward.of[hd / 128], err);
 }
 
 void kg_cuda_attention_leave_out(bool yes) { found.left_out = yes; }
@@ -101,20 +141,39 @@ kg_status kg_cuda_attention_try(struct kg_err *err)
     return status;
 }
 
+static bool is_same(const struct way &w)
+{
+    return found.done && !found.left_out && !w.refused && w.of[0].n + w.of[1].n == 0;
+}
+
+/* returns the characters written;   a, b: elements compared of heads of 64 and 128 */
+static int describe_way(char *text, size_t bytes, const char *name, const struct way &w,
+                        int a, int b)
+{
+    if (w.refused)
+        return snprintf(text, bytes, "; %s not by wgmma: not launched", name);
+    if (is_same(w))
+        return snprintf(text, bytes, "; %s of many rows by wgmma, with the same bits",
+                        name);
+    return snprintf(text, bytes,
+                    "; %s not by wgmma: other bits of %d and %d in %d and %d", name,
+                    w.of[0].n, w.of[1].n, a, b);
+}
+
+/* The backward only where it or the forward is not by wgmma. */
 void kg_cuda_attention_describe(char *text, size_t bytes)
 {
+    enum { OUT = TRIED * HEADS, GRADIENT = TRIED * (HEADS + 2 * KV_HEADS) };
+
     text[0] = 0;
     if (!found.done || found.left_out)
         return;
-    if (found.refused)
-        snprintf(text, bytes, "; attention not by wgmma: not launched");
-    else if (found.of[0].n + found.of[1].n == 0)
-        snprintf(text, bytes, "; attention of many rows by wgmma, with the same bits");
-    else
-        snprintf(text, bytes,
-                 "; attention not by wgmma: other bits of %d and %d in %d and %d",
-                 found.of[0].n, found.of[1].n, TRIED * HEADS * (64 + 1),
-                 TRIED * HEADS * (128 + 1));
+    const int n = describe_way(text, bytes, "attention", found.forward, OUT * (64 + 1),
+                               OUT * (128 + 1));
+
+    if (n < (int)bytes && !(is_same(found.forward) && is_same(found.backward)))
+        describe_way(text + n, bytes - (size_t)n, "its backward", found.backward,
+                     GRADIENT * 64, GRADIENT * 128);
 }
 
 /* ---- who computes it ---- */
@@ -131,9 +190,37 @@ static bool is_large(const struct kg_attn *a)
 
 void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
-    const bool same = found.done && !found.left_out && !found.refused &&
-                      found.of[0].n + found.of[1].n == 0;
-
-    if (!same || !is_large(a) || !kg_cuda_attention_wgmma(o, lse, a))
+    if (!is_same(found.forward) || !is_large(a) || !kg_cuda_attention_wgmma(o, lse, a))
         kg_cuda_attention_mma(o, lse, a);
+}
+
+/* A block of threads begins and ends in about the time of three turns, and a sequence
+ * makes few turns if it is short. */
+static bool is_long(const struct kg_attn *a)
+{
+    return is_large(a) && a->q.rows >= (int64_t)KG_DEV_LONG * a->n_seqs;
+}
+
+/* Pairs of key blocks for one and a half times the multiprocessors: the longest walks of
+ * all heads of a group then end with the others. */
+bool kg_cuda_attention_in_turn(const struct kg_attn *a)
+{
+    enum { PAIR = 2 * KG_KV_BLOCK };
+
+    return is_same(found.backward) && is_long(a) && a->window == 0 &&
+           a->softcap == 0.0f &&
+           2 * (a->k.rows / PAIR * a->n_kv_heads) >= 3 * kg_dev_hoppers();
+}
+
+void kg_cuda_attention_bwd_own(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                               const struct kg_cuda_given *g)
+{
+    const bool four = is_same(found.backward) && is_long(&g->a);
+
+    if (!four || !kg_cuda_attention_bwd_wgmma_queries(dq, g))
+        kg_cuda_attention_bwd_mma_queries(dq, g);
+    if (!four || !kg_cuda_attention_bwd_wgmma_keys(dk, dv, g))
+        kg_cuda_attention_bwd_mma_keys(dk, dv, g);
+    if (g->apart[0].data)
+        kg_cuda_attention_add_heads(dk, dv, g);
 }

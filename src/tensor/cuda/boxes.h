@@ -7,8 +7,9 @@
 /* Number of multiprocessors of the chosen device; 0 if it lacks these instructions. */
 int kg_dev_hoppers(void);
 
-/* Describes a bf16 matrix to TMA: kernels copy boxes of `rows` rows and 64 columns. It is
- * passed by value (__grid_constant__), so a recorded graph has its own copy. */
+/* Describes a bf16 matrix to TMA: kernels copy boxes of `rows` rows and 64 columns, of an
+ * fp32 matrix 4 columns. It is passed by value (__grid_constant__), so a recorded graph
+ * has its own copy. */
 struct kg_boxes {
 #ifdef __cplusplus
     alignas(64)

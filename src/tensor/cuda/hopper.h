@@ -101,7 +101,8 @@ static __device__ inline bool kg_barrier_wait(struct kg_barrier *b, int parity, 
 /* ---- boxes ---- */
 /* Copies the box at (row, col) to `to`, aligned to KG_BOX_ALIGN; elements outside the
  * matrix become 0. Rows have 128 bytes, in which 16-byte chunk c of row r is swizzled to
- * chunk c ^ r % 8. */
+ * chunk c ^ r % 8. Rows of fp32 have 16 bytes, one after another, and `col`
+ * counts halves of an element. */
 static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxes,
                                            int row, int col, struct kg_barrier *b)
 {
@@ -150,6 +151,21 @@ static __device__ inline struct kg_factors_at kg_factors_at(const void *at, int 
     return {(uint64_t)(kg_shared_address(at) >> 4 & 0x3fff) |
             (uint64_t)(block >> 4) << 16 | (uint64_t)(eight >> 4) << 32 |
             (uint64_t)1 << 62};
+}
+
+/* Those `bytes` further, a multiple of 16. */
+static __device__ inline struct kg_factors_at kg_factors_after(struct kg_factors_at f,
+                                                               int bytes)
+{
+    return {(f.bits & ~(uint64_t)UINT32_MAX) |
+            ((uint32_t)f.bits + (uint32_t)(bytes >> 4))};
+}
+/* x or f, which is the same in all lanes of a warp, where the compiler cannot see that:
+ * what depends on it alone is then computed once for a warp. */
+static __device__ inline int kg_same(int x) { return __shfl_sync(~0u, x, 0); }
+static __device__ inline struct kg_factors_at kg_same(struct kg_factors_at f)
+{
+    return {(f.bits & ~(uint64_t)UINT32_MAX) | (uint32_t)kg_same((int)(uint32_t)f.bits)};
 }
 
 /* Call before the first product, and again after each access to registers d or a. All
@@ -206,15 +222,17 @@ template <int N> static __device__ inline void kg_left_is_there(uint32_t *a)
     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" sums "}, " a ", " b      \
     ", adds, 1, 1, " columns ";\n}"
 #define KG_OPERANDS(a, b, a_columns, b_columns)                                          \
-    "l"(a.bits), "l"(b.bits), "r"(1), "n"(a_columns), "n"(b_columns)
+    "l"(a.bits), "l"(b.bits), "r"((int)adds), "n"(a_columns), "n"(b_columns)
 #define KG_LEFT_OPERANDS(a, b, b_columns)                                                \
-    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(1), "n"(b_columns)
+    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"((int)adds),             \
+        "n"(b_columns)
 
-/* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps. Warp w holds rows [16 w, +16);
- * d[4 j .. 4 j + 3] is its d of kg_mma for columns [8 j, +8). */
+/* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps; without `adds`, d = a b^T, and d
+ * need not have values before. Warp w holds rows [16 w, +16); d[4 j .. 4 j + 3] is its d
+ * of kg_mma for columns [8 j, +8). */
 template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
-                                                struct kg_factors_at b)
+                                                struct kg_factors_at b, bool adds = true)
 {
     static_assert(N == 64 || N == 128 || N == 192 || N == 256, "columns of a product");
     if constexpr (N == 64)
@@ -240,7 +258,7 @@ static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factor
 /* As above, with `a` in registers in the layout of kg_mma, unchanged until the wait. */
 template <int N, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], const uint32_t a[4],
-                                                struct kg_factors_at b)
+                                                struct kg_factors_at b, bool adds = true)
 {
     static_assert(N == 64 || N == 128, "columns of a product");
     if constexpr (N == 64)

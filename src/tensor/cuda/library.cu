@@ -291,9 +291,11 @@ static int count_hoppers(int device)
 bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
 {
     static decltype(&cuTensorMapEncodeTiled) encode;
-    const cuuint64_t sizes[] = {(cuuint64_t)m.cols, (cuuint64_t)m.rows};
-    const cuuint64_t stride = (cuuint64_t)m.stride * sizeof(uint16_t);
-    const cuuint32_t box[] = {64, (cuuint32_t)rows}, steps[] = {1, 1};
+    const bool wide = m.dtype == KG_F32; /* copied as pairs of halves */
+    const cuuint64_t halves = wide ? 2 : 1;
+    const cuuint64_t sizes[] = {halves * (cuuint64_t)m.cols, (cuuint64_t)m.rows};
+    const cuuint64_t stride = halves * (cuuint64_t)m.stride * sizeof(uint16_t);
+    const cuuint32_t box[] = {wide ? 8u : 64u, (cuuint32_t)rows}, steps[] = {1, 1};
 
     static_assert(sizeof *boxes == sizeof(CUtensorMap), "what the driver describes");
     kg_dev_come();
@@ -303,7 +305,8 @@ bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
     return encode &&
            encode((CUtensorMap *)boxes, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, m.data,
                   sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  wide ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

@@ -34,8 +34,8 @@ static __host__ __device__ constexpr int kg_cuda_pipeline_asks(int stages, int b
 static __device__ inline struct kg_cuda_places kg_cuda_places(char *asked, int stages,
                                                               int bytes, int more)
 {
-    char *at = (char *)(((uintptr_t)asked + KG_BOX_ALIGN - 1) / KG_BOX_ALIGN *
-                        KG_BOX_ALIGN) +
+    /* an offset, so that the compiler sees that it is shared memory */
+    char *at = asked + (KG_BOX_ALIGN - (uintptr_t)asked % KG_BOX_ALIGN) % KG_BOX_ALIGN +
                more;
     struct kg_barrier *b = (struct kg_barrier *)(at + stages * bytes);
 

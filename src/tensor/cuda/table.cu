@@ -15,7 +15,7 @@ static void products(char *text, size_t bytes)
 
 static void describe(char *text, size_t bytes)
 {
-    char by[120], own[160] = "", attention[160];
+    char by[120], own[160] = "", attention[240];
 
     products(by, sizeof by);
     if (kg_cuda_used() == KG_CUDA_OWN)

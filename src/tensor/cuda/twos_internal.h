@@ -10,7 +10,7 @@ struct alignas(8) kg_cuda_two {
 };
 
 /* Whether one instruction can move two elements of c that begin at an even column. */
-static __device__ inline bool kg_cuda_in_twos(const struct kg_mat &c)
+static __host__ __device__ inline bool kg_cuda_in_twos(const struct kg_mat &c)
 {
     return c.stride % 2 == 0 &&
            (uintptr_t)c.data % (c.dtype == KG_F32 ? sizeof(struct kg_cuda_two) : 4) == 0;
