@@ -412,7 +412,7 @@ static kg_status attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat
                          bytes_of(dv) + bytes_of(dout) + bytes_of(o);
 
     (void)lse, (void)err;
-    if (by_wgmma(a) && a->q.rows >= 512 * (int64_t)a->n_seqs) {
+    if (by_wgmma(a) && a->q.rows * a->head_dim >= 512 * 128 * (int64_t)a->n_seqs) {
         const bool apart = has_heads_apart(a);
         const double sums = apart ? 16.0 * (double)(a->k.rows * a->q.cols) : 0;
 

@@ -95,7 +95,7 @@ static void both_agree(const struct given *g)
 static void fill(struct problem *p)
 {
     for (int s = 0; s < p->n_seqs; s++)
-        p->lengths[s] += on_device() ? 512 : 0;
+        p->lengths[s] += on_device() ? 1024 : 0;
     p->heads *= on_device() ? 48 : 1;
     p->kv_heads *= on_device() ? 48 : 1;
     problem_init(p);
@@ -137,15 +137,16 @@ static void sequences_of_any_length(void **state)
                                    .n_seqs = 1, .lengths = {lengths[i]}});
 }
 
-/* Odd heads, of which lse and D are the second of a pair; the sums of a group's heads
- * apart and in turn. */
+/* Odd heads, of which lse and D are the second of a pair; heads of a group in turn. */
 static void groups_of_any_size(void **state)
 {
+    static const int groups[] = {1, 2, 3, 7};
+
     (void)state;
-    for (int group = 1; group <= 8; group++)
-        check((struct problem){KG_BF16, .heads = 2 * group, .kv_heads = 2,
-                               .hd = group % 2 ? 64 : 128, .n_seqs = 2,
-                               .lengths = {130 - group, 150}});
+    for (int i = 0; i < 4; i++)
+        check((struct problem){KG_BF16, .heads = 2 * groups[i], .kv_heads = 2,
+                               .hd = i % 2 ? 128 : 64, .n_seqs = 2,
+                               .lengths = {130 - i, 150}});
 }
 
 static void packed_sequences(void **state)

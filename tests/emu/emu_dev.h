@@ -28,7 +28,7 @@ enum { KG_DEV_REPEATS = 1, KG_DEV_TRIED = 80 };
 
 /* Small, so that tests with small shapes need several iterations. */
 enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13, KG_DEV_WHOLE = 1 << 16 };
-enum { KG_DEV_BLOCKS = 3, KG_DEV_HEADS = 1 << 19, KG_DEV_LONG = 40 };
+enum { KG_DEV_BLOCKS = 3, KG_DEV_HEADS = 1 << 19, KG_DEV_LONG = 20 };
 
 /* ---- launching ---- */
 typedef struct kg_emu_dim dim3;

@@ -201,6 +201,8 @@ static __global__ void two(float *y, const uint16_t *a, struct kg_boxes b,
     float sums[2][N / 4] = {{0.0f}};
     uint32_t left[K / 16][4];
 
+    for (int i = 0; i < N / 4; i++)
+        sums[0][i] = NAN; /* its first product does not add */
     if (threadIdx.x == 0) {
         kg_barrier_init(full, 1);
         kg_barriers_end();
@@ -215,9 +217,9 @@ static __global__ void two(float *y, const uint16_t *a, struct kg_boxes b,
     __syncthreads();
     kg_products_begin();
     for (int k = 0; k < K / 16; k++)
-        kg_multiply_later<N / 2, false, false>(sums[0],
-                                               kg_factors_at(at + 32 * k, 0, 1024),
-                                               kg_factors_at(right + 32 * k, 0, eight));
+        kg_multiply_later<N / 2, false, false>(
+            sums[0], kg_factors_at(at + 32 * k, 0, 1024),
+            kg_factors_at(right + 32 * k, 0, eight), k > 0);
     kg_products_end();
     if (trial == KG_TWO_AGAIN)
         kg_products_wait<0>();

@@ -194,11 +194,12 @@ void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_a
         kg_cuda_attention_mma(o, lse, a);
 }
 
-/* A block of threads begins and ends in about the time of three turns, and a sequence
- * makes few turns if it is short. */
+/* A block of threads begins and ends in about the time of three turns, of heads of 64 of
+ * more, and a sequence makes few turns if it is short. */
 static bool is_long(const struct kg_attn *a)
 {
-    return is_large(a) && a->q.rows >= (int64_t)KG_DEV_LONG * a->n_seqs;
+    return is_large(a) &&
+           a->q.rows * a->head_dim >= (int64_t)KG_DEV_LONG * 128 * a->n_seqs;
 }
 
 /* Pairs of key blocks for one and a half times the multiprocessors: the longest walks of
