@@ -10,14 +10,15 @@
  * The own 64 are the left factor of both products over the head dimension, and their
  * results are the left factors, in registers, of the products that are summed: p and ds
  * are never written. Left factors of the former are in registers too, except where keys
- * have 128 columns: there sums, scores and p take 224 registers.
+ * have 128 columns: there sums, scores, dO v and p take 208.
  *
- * Chains are added as in attention_bwd_mma.cu, sixteen columns or rows at a time, and
- * chains over rows begin where they do there, at the first row that sees the block of
- * keys. So rows of a block begin sixteens of their own only if the sequence begins within
- * the block; pairs of blocks are cut so that this one is the second (kg_cuda_alone).
- * A place has rows of the next sequence after the last of its own, which 0 would not hide
- * if they were no numbers: all warps write zeros there first.
+ * Chains are added as in attention_bwd_mma.cu, sixteen columns or rows at a time. A chain
+ * over rows begins at the first row that sees the block of keys. If a sequence is
+ * continued within a block, the chains of this block begin there, and those of the next
+ * block elsewhere within sixteen rows; so the two are never a pair (kg_cuda_alone).
+ *
+ * A place may also hold rows after the last one of the sequence. If they are no numbers,
+ * a factor of 0 does not hide them, so all warps first write zeros there.
  *
  * Unmeasured; docs/gpu.md has clocks by counts.
  */
@@ -58,8 +59,9 @@ struct walk {
 };
 struct unit {
     struct walk of[SHARERS];
-    int row, n,
-        places; /* first met row, met rows of the sequence, places that they take */
+    int row;    /* the first one that is met */
+    int n;      /* rows of the sequence from there on */
+    int places; /* that they take */
 
     __device__ bool find_keys(const struct kg_attn &a);
     __device__ bool find_rows(const struct kg_attn &a, int head);
