@@ -377,7 +377,7 @@ queue_limit() {
     return $result
 }
 drain() {
-    curl -sS -m 10 "$at/v1/completions" -d '{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":16}' >"$work/last" &
+    curl -sS -m 10 "$at/v1/completions" -d '{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":128}' >"$work/last" &
     reader=$!
     until_metric requests_open 1 || return 1
     kill -TERM "$pid"
@@ -388,7 +388,7 @@ drain() {
     [ $? -eq 0 ] || result=1
     pid=
     wait "$reader"
-    grep -q '"completion_tokens": 8000' "$work/last" && return $result
+    grep -q '"completion_tokens": 64000' "$work/last" && return $result
 }
 refuses() { ! ./kedge serve "$@" >"$work/body" 2>&1; }
 flags() {

@@ -308,7 +308,8 @@ static void dout_of_fp32(void **state)
     problem_release(&p);
 }
 
-/* What only other kernels compute, and sequences that are too short. */
+/* What only other kernels compute, and sequences that are too short (on a device they are
+ * long, and both must agree all the same). */
 static void windows_softcaps_and_short_sequences_are_of_other_kernels(void **state)
 {
     (void)state;
@@ -337,6 +338,20 @@ static void windows_softcaps_and_short_sequences_are_of_other_kernels(void **sta
     }
 }
 
+/* On a device that says otherwise, kernels of one warp are compared with themselves. */
+static void the_backend_says_who_computes_it(void **state)
+{
+    char text[320];
+
+    (void)state;
+    backend()->describe(text, sizeof text);
+    print_message("attention: %s\n", text);
+    if (strstr(text, "attention not by wgmma") || strstr(text, "backward not by wgmma"))
+        fail_msg("expected attention by wgmma, found \"%s\"", text);
+    if (emulated())
+        assert_non_null(strstr(text, "; attention of many rows by wgmma, with the same"));
+}
+
 int main(void)
 {
     /* by values: an order of threads has no say in them */
@@ -346,6 +361,7 @@ int main(void)
         cmocka_unit_test(rows_begin_anywhere),
         cmocka_unit_test(dout_of_fp32),
         cmocka_unit_test(windows_softcaps_and_short_sequences_are_of_other_kernels),
+        cmocka_unit_test(the_backend_says_who_computes_it),
     };
     const struct CMUnitTest reordered[] = {
         cmocka_unit_test(groups_of_any_size),

@@ -157,8 +157,9 @@ void kg_pages_free(void *memory)
     at = find(memory);
     b = *at;
     if (b) {
-        (void)madvise(b->pages, b->bytes, MADV_DONTNEED);
-        set_open(b, false);
+        /* closed for ever, and one mapping with what is around them */
+        (void)mmap(b->pages, b->bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         held -= b->asked;
         *at = b->next;
     }

@@ -18,7 +18,9 @@
  * block elsewhere within sixteen rows; so the two are never a pair (kg_cuda_alone).
  *
  * A place may also hold rows after the last one of the sequence. If they are no numbers,
- * a factor of 0 does not hide them, so all warps first write zeros there.
+ * a factor of 0 does not hide them, so all warps first write zeros there. But a key that is
+ * no number spoils dq of all 64 rows of its block, also of those that do not see it, where
+ * attention_bwd_mma.cu spoils those of its tile.
  *
  * Unmeasured; docs/gpu.md has clocks by counts.
  */
@@ -44,8 +46,7 @@ template <int HD, bool KEYS> struct shape {
         BOTH = 2 * SIDE,
         BYTES = BOTH + (KEYS ? KG_KV_BLOCK * (int)sizeof(struct kg_cuda_brought) : 0),
         STAGES = HD == 64 ? 8 : 4,
-        OWN = SHARERS * BOTH, /* before the places */
-        HELD = HD == 64 || !KEYS
+        OWN = SHARERS * BOTH /* before the places */
     };
 };
 
@@ -199,8 +200,9 @@ static __device__ constexpr int sixteen(int c)
 }
 static __device__ constexpr int sixteen_rows(int n) { return n * 2 * KG_EIGHT_LINES; }
 
-/* Left factors over the head dimension: where they are, or in registers. */
-template <int HD, bool HELD> struct factors {
+/* Left factors over the head dimension, in shared memory. Registers would halve the reads,
+ * but ptxas 13.0 lets p and ds take the same ones while later turns still want them. */
+template <int HD> struct factors {
     struct kg_factors_at at;
 
     __device__ void take(const char *from)
@@ -214,28 +216,6 @@ template <int HD, bool HELD> struct factors {
             kg_multiply_later<KG_KV_BLOCK, false, false>(
                 s[0], kg_factors_after(at, sixteen(c)), kg_factors_after(met, sixteen(c)),
                 c > 0);
-        kg_products_end();
-    }
-};
-template <int HD> struct factors<HD, true> {
-    uint32_t f[HD / 16][4];
-
-    __device__ void take(const char *from)
-    {
-        const int lane = (int)threadIdx.x % KG_WARP;
-        const int row = (int)threadIdx.x / KG_WARP % TILE_WARPS * 16 + lane % 16;
-
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++)
-            kg_fragments(f[c], from + c / 4 * KG_BOX_BYTES +
-                                   kg_box_place(row, c % 4 * 2 + lane / 16));
-    }
-    __device__ void ask(float s[8][4], struct kg_factors_at met) const
-    {
-#pragma unroll
-        for (int c = 0; c < HD / 16; c++)
-            kg_multiply_later<KG_KV_BLOCK, false>(
-                s[0], f[c], kg_factors_after(met, sixteen(c)), c > 0);
         kg_products_end();
     }
 };
@@ -446,7 +426,7 @@ template <int HD, bool KEYS> struct computer {
     typedef shape<HD, KEYS> S;
     struct four f;
     struct kg_factors_at places;
-    struct factors<HD, S::HELD> own[2];
+    struct factors<HD> own[2];
     struct sums<HD, KEYS> sum;
     struct rows<KEYS> rows;
     int row; /* the first own one of a thread */

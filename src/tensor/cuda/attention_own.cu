@@ -141,10 +141,12 @@ kg_status kg_cuda_attention_try(struct kg_err *err)
     return status;
 }
 
-static bool is_same(const struct way &w)
+/* Heads of 64 and of 128 have kernels of their own. */
+static bool is_same(const struct way &w, int head_dim)
 {
-    return found.done && !found.left_out && !w.refused && w.of[0].n + w.of[1].n == 0;
+    return found.done && !found.left_out && !w.refused && w.of[head_dim / 128].n == 0;
 }
+static bool is_same(const struct way &w) { return is_same(w, 64) && is_same(w, 128); }
 
 /* returns the characters written;   a, b: elements compared of heads of 64 and 128 */
 static int describe_way(char *text, size_t bytes, const char *name, const struct way &w,
@@ -190,7 +192,8 @@ static bool is_large(const struct kg_attn *a)
 
 void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
-    if (!is_same(found.forward) || !is_large(a) || !kg_cuda_attention_wgmma(o, lse, a))
+    if (!is_same(found.forward, a->head_dim) || !is_large(a) ||
+        !kg_cuda_attention_wgmma(o, lse, a))
         kg_cuda_attention_mma(o, lse, a);
 }
 
@@ -208,7 +211,7 @@ bool kg_cuda_attention_in_turn(const struct kg_attn *a)
 {
     enum { PAIR = 2 * KG_KV_BLOCK };
 
-    return is_same(found.backward) && is_long(a) && a->window == 0 &&
+    return is_same(found.backward, a->head_dim) && is_long(a) && a->window == 0 &&
            a->softcap == 0.0f &&
            2 * (a->k.rows / PAIR * a->n_kv_heads) >= 3 * kg_dev_hoppers();
 }
@@ -216,7 +219,7 @@ bool kg_cuda_attention_in_turn(const struct kg_attn *a)
 void kg_cuda_attention_bwd_own(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g)
 {
-    const bool four = is_same(found.backward) && is_long(&g->a);
+    const bool four = is_same(found.backward, g->a.head_dim) && is_long(&g->a);
 
     if (!four || !kg_cuda_attention_bwd_wgmma_queries(dq, g))
         kg_cuda_attention_bwd_mma_queries(dq, g);
