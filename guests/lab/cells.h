@@ -1,12 +1,12 @@
 /* Groups the results of many runs, which differ in one setting and in their seed, into
  * cells.
  *
- * A row is a JSON object of numbers and texts, a line of a file (written by tools/queue
- * and tools/study). Rows with the same value of `by` form a cell. The rows of a cell
- * differ in `pair`, the seed. A cell's value is the mean, or the interquartile mean, over
- * its rows, with a 95 % bootstrap interval. To compare a cell with cell `against`, the
- * rows are paired by `pair`; the result is the mean (or interquartile mean) of the
- * differences. Both cells must have the same pairs. eval/bootstrap.h has the formulas.
+ * A row is one line of a file of tools/queue or tools/study: a JSON object of numbers and
+ * strings. Rows with the same value of `by` form a cell. The rows of a cell differ in
+ * `pair`, the seed. A cell's value is the mean, or the interquartile mean, over its rows,
+ * with a 95 % bootstrap interval. To compare a cell with cell `against`, the rows are
+ * paired by `pair`; the result is the mean (or interquartile mean) of the differences.
+ * Both cells must have the same pairs. eval/bootstrap.h has the formulas.
  *
  * Three other ways to aggregate rows:
  * profile   `by` is STRATUM/CELL (a stratum is a task); a cell must have the same number

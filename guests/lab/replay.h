@@ -11,8 +11,8 @@
  * Over completions it is unbiased for the weighted -E_p[A] (lab/exact.h). It has no KL if
  * the loss has none, or if there is no anchor model.
  *
- * The KL of the loss is also compared with the exact one group by group, D_i = G_i -
- * (exact G_i):
+ * The KL gradient of the loss is also compared with the exact KL's, group by group: with
+ * D_i = G_i - (exact G_i),
  *     noise^2 = n / (n - 1) (sum_i |D_i|^2 - |sum_i D_i|^2 / n)
  *     bias^2  = |sum_i D_i|^2 - noise^2
  * bias^2 is an unbiased estimate of |E sum_i D_i|^2 if groups are independent, so it may
@@ -50,8 +50,8 @@ struct kg_replay_row {
     /* cosine of the gradient with those of the exact KL and of the exact objective; NAN
      * if a gradient is absent or zero */
     double cosine, to_objective;
-    /* of the KL's gradient, relative to the exact gradient's norm and squared norm; NAN
-     * for other parts, with one group, and if the exact gradient is 0 or was not kept */
+    /* noise / |G| and bias^2 / |G|^2 of the KL's gradient (G: the exact KL's gradient);
+     * NAN for other parts, with one group, and if G is 0 or was not kept */
     double noise, bias_squared;
 };
 

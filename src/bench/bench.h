@@ -34,10 +34,10 @@ const struct kg_bench_row *kg_bench_table(void);
  * per line. */
 struct kg_bench_opts {
     const char *name; /* a benchmark; NULL: all */
-    /* Runs only rows whose name contains this (in products, decode, train and their
-     * parts); NULL: all. */
+    /* Runs only rows with this text in their name; NULL: all. For products, decode,
+     * prefill, train and their parts. */
     const char *row;
-    /* for ceilings, ops, decode and train; other benchmarks use the CPU */
+    /* for ceilings, ops, decode, prefill and train; other benchmarks use the CPU */
     const struct kg_backend *be;
     enum kg_dtype ct; /* dtype of products */
     bool json;

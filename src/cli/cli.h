@@ -179,7 +179,7 @@ int kg_cli_exit(kg_status status, const struct kg_err *err);
  * they are escaped (base/printable.h), because s may have text of a file.
  * errors: EIO (of the device or pipe), ENOMEM */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
-/* Prints s if `written` is OK, and releases it.
+/* Prints s if `written` is OK; releases s in any case.
  * returns the first error */
 kg_status kg_cli_print(kg_status written, struct kg_str *s,
                        struct kg_err *err) KG_MUST_CHECK;

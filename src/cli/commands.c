@@ -62,9 +62,9 @@ const struct kg_command kg_commands[] = {
      "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
      "A row is a line of JSON. Rows with the same text under --by are a cell. Prints, as "
      "Markdown, the mean of each cell with a 95 % bootstrap interval (10,000 seeded "
-     "resamples). With --against it is the mean paired difference from one cell, with "
-     "p-values adjusted by Holm over all cells of the table. Rows are paired by --pair; "
-     "a pair that one of two cells lacks is an error.",
+     "resamples). With --against it prints the mean paired difference of each cell from "
+     "that cell, with p-values adjusted by Holm over all cells of the table. Rows are "
+     "paired by --pair; a pair that is missing in either cell is an error.",
      -1, NULL, NULL, NULL, "lab"},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",

@@ -337,7 +337,7 @@ static kg_status start_delta(struct kg_parquet_column *c, struct bytes b, int64_
 
     if (entries > KG_PARQUET_MAX_DELTA_VALUES)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected at most %d values in a page of differences, found %lld",
+                       "expected at most %d values in a DELTA-encoded page, found %lld",
                        KG_PARQUET_MAX_DELTA_VALUES, (long long)entries);
     c->delta_n = 0;
     if (n == 0)

@@ -120,7 +120,7 @@ kg_status kg_suite_check_excluded(const struct kg_suite *s,
 /* The evaluation options of a set. */
 struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set);
 
-/* Initialises every set; one error lists all missing data files. sets: owned (n) */
+/* Initialises every set; kg_suite_check_data lists missing files. sets: owned (n) */
 kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
                         const char *data_dir, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_suite_check_data(const struct kg_eval_set *sets, size_t n,

@@ -71,10 +71,10 @@ struct kg_math_mode {
     kg_status (*grade)(struct kg_math_job *job, struct kg_err *err);
 };
 const struct kg_math_mode *kg_math_modes(void); /* ended by a row with name NULL */
-/* errors: EINVAL, with the valid names, EUNSUPPORTED (a guest's) */
+/* errors: EINVAL (lists the valid names), EUNSUPPORTED (the mode's guest is missing) */
 kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
-/* "auto", "answer", ...   errors: EINVAL, with the valid names */
+/* "auto", "answer", ...   errors: EINVAL (lists the valid names) */
 kg_status kg_math_form_find(enum kg_math_form *form, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
 

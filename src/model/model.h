@@ -92,7 +92,7 @@ struct kg_model {
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
     int32_t n_others;
     /* (n_params) owned: embed, layers, norm, head; then A and B of every adapter, which
-     * are not in the checkpoint */
+     * are not in the base checkpoint */
     struct kg_param *params;
     size_t n_params;
     size_t n_base;          /* number without adapters */

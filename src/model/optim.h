@@ -1,4 +1,4 @@
-/* Training state of a model: gradients, an optimizer from a table with its state, the
+/* Training state of a model: gradients, the state of an optimizer (a row of a table), the
  * learning-rate schedule, and the EMA anchor.
  *
  * Gradient clipping scales by min(1, clip/(norm + 1e-6)) as

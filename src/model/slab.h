@@ -6,8 +6,8 @@
  *
  * The memory belongs to the backend. Operations take `data`; use kg_slab_read and
  * kg_slab_write to copy values to and from the host. For a model on a device some slabs
- * may be on the host (enum kg_on_host): operations on two slabs run where both are, or on
- * the host in pieces, with the same bits.
+ * may be on the host (enum kg_on_host). Two slabs in one memory are combined there,
+ * others on the host in pieces; the bits are the same.
  */
 #ifndef KG_MODEL_SLAB_H
 #define KG_MODEL_SLAB_H

@@ -136,8 +136,8 @@ static const struct kg_mask_row rows[] = {
      .divergence = mean_k1_old,
      .takes = is_wrong},
     {.about = {"vaco",
-               "tokens that A pushes further from the sampler, in completions whose "
-               "total variation from the sampler passes the bound",
+               "masks the tokens that A pushes further from the sampler, in completions "
+               "whose total variation from the sampler exceeds the bound",
                "1[A (r - 1) <= 0 or mean_t |r - 1| / 2 <= delta], r = p/mu", VACO,
                KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
      .divergence = mean_tv,

@@ -52,7 +52,7 @@ void kg_rings_give_back(struct kg_rings *rings, int from, int to, size_t n);
 bool kg_rings_has_room(const struct kg_rings *rings, int from, int to);
 bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);
 
-/* on: others wake `me` from now on. Check for bytes moved earlier after this call. off:
+/* on: others wake `me` from now on; then check for bytes moved before this call. off:
  * `me` polls again */
 void kg_rings_sleep(struct kg_rings *rings, int me, bool on);
 /* Call after moving bytes.   returns whether process `rank` sleeps and must be woken;

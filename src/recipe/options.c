@@ -165,8 +165,8 @@ static const struct kg_opt_row first_rows[] = {
     KG_SAMPLING_ROWS("rollout.", struct kg_recipe, rollout.sampling., false, NULL, NULL),
     {KEY(rollout.stop), "", 0, 0, NULL, "strings that end a completion", false},
     {KEY(rollout.dynamic), "false", 0, 0, NULL,
-     "dynamic sampling: learn only from prompts whose completions differ, and sample "
-     "until there are enough",
+     "dynamic sampling: learn only from prompts whose completions differ in "
+     "rollout.dynamic_metric, and sample until there are enough",
      false},
     {"rollout.dynamic_metric", AT(rollout.dynamic_reward), "accuracy", 0, 0,
      "accuracy|reward",

@@ -272,7 +272,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "optim/grad_norm", KG_METRICS_OPTIM, "gradient norm",
      "global norm of the gradient before clipping: mean over the updates"},
     {"rl", "optim/grad_norm_max", KG_METRICS_OPTIM, "gradient norm",
-     "largest norm of an update"},
+     "global norm of the gradient before clipping: largest of the updates"},
     {"rl", "optim/lr", KG_METRICS_OPTIM, "learning rate",
      "learning rate of the last update"},
     {"rl", "optim/updates", KG_METRICS_OPTIM, "updates", "updates of this step"},

@@ -2,9 +2,9 @@
  *
  * A file is a sequence of TFRecords, each an Event protocol buffer; both are encoded by
  * hand, since only four messages are needed. TensorBoard reads the files of a folder in
- * name order. A resumed run begins a new file, whose first event discards all earlier
- * events of step S and later. Written files never change, so a running TensorBoard stays
- * correct.
+ * name order. A resumed run begins a new file, whose START event (the second) discards
+ * all earlier events of its own step and later. Written files never change, so a running
+ * TensorBoard stays correct.
  *
  * Values are single precision, as in all scalar events. metrics.jsonl has full precision.
  */

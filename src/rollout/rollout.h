@@ -281,7 +281,7 @@ void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *
 void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of);
 
 /* Cancels n trajectories of any requests in any state: queued, running or parked. Rows
- * and blocks are freed at once without callbacks. Unfinished ones end as
+ * and blocks are freed at once without callbacks. Unfinished trajectories end as
  * KG_FINISH_CANCELLED and keep their tokens. To cancel a request, cancel all its
  * trajectories. Trajectories that the engine does not hold are ignored. */
 void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);

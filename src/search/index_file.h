@@ -1,5 +1,5 @@
-/* Shared by building, opening and searching: the tables of an index, and SQLite with
- * errors that name the file. */
+/* The tables of an index, and SQLite calls whose errors name the file. Building, opening
+ * and searching share them. */
 #ifndef KG_SEARCH_INDEX_FILE_H
 #define KG_SEARCH_INDEX_FILE_H
 

@@ -42,7 +42,7 @@ struct kg_serve_opts {
     const char *bearer_key; /* NULL: no key needed */
     /* kg_serve_train: a key for each user (net/http_keys.h); NULL: one user */
     const struct kg_http_keys *keys;
-    int max_models;    /* kg_serve_train: limit per user; 0: 4, or any for one user */
+    int max_models;    /* kg_serve_train: limit per user; 0: 4 (one user: no limit) */
     int32_t max_batch; /* number of sequences decoded together; 0: 64 */
     int32_t max_len;   /* prompt and completion; 0: the model's context length */
     /* size of the cache; 0: max_batch contexts or 65,536 tokens, whichever is less */

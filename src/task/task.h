@@ -157,7 +157,7 @@ struct kg_task_opts {
     double wrong_reward; /* tasks of exact reward: reward of a wrong answer, below 1 */
     enum kg_task_undecided undecided;
     bool keep_thinking; /* math: also read the text before </think> */
-    /* math: ids (or lines of records without id) to drop, "a,b" */
+    /* math: ids to drop (or line numbers, for records without id), "a,b" */
     const char *exclude;
     /* math: drop and count records whose gold answer is not graded as right; else they
      * are errors */

@@ -678,9 +678,9 @@ kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
 kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* Copies between host and backend, of all threads together; zeros if there are none. */
+/* Counters since the start, of all threads together; zeros if the backend has none. */
 struct kg_traffic kg_buf_traffic(const struct kg_backend *be);
-/* sum += the copies since `since` */
+/* sum += the counts since `since` */
 void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
                         struct kg_traffic since);
 

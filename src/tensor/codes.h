@@ -13,8 +13,8 @@
 enum kg_code { KG_CODE_F16, KG_CODE_I8, KG_CODES };
 
 struct kg_codes {
-    /* kg_codes_bytes of memory of the multiplying backend, with its alignment; or host
-     * memory while filling it */
+    /* kg_codes_bytes bytes, allocated by the backend that multiplies; host memory while
+     * kg_codes_put fills them */
     void *data;
     enum kg_code code;
     int64_t rows;

@@ -183,7 +183,7 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
     if (opts->products)
         KG_TRY(kg_cuda_products_find(&to->products, opts->products, err));
     if ((opts->libraries || opts->unpinned) && to->products != KG_CUDA_CUBLAS)
-        return kg_fail(err, KG_EINVAL, "%s: acts with products=cublas, found %s",
+        return kg_fail(err, KG_EINVAL, "%s: affects only products=cublas, found %s",
                        opts->libraries ? "libraries" : "unpinned", opts->products);
     return KG_OK;
 }

@@ -183,10 +183,12 @@ static void what_has_no_effect_is_refused(void **state)
         {{"cuda", "own", NULL, 0, false}, "products: affects only bf16 products"},
         {{"auto", NULL, "/d", 0, false}, "libraries: affects only bf16 products"},
         {{"cuda", NULL, NULL, 1, false}, "unpinned: affects only bf16 products"},
-        {{"cuda", "own", "/d", 0, true}, "libraries: acts with products=cublas, found "},
+        {{"cuda", "own", "/d", 0, true},
+         "libraries: affects only products=cublas, found own"},
         {{"cuda", "own", NULL, 1, true},
-         "unpinned: acts with products=cublas, found own"},
-        {{"cuda", "exact", NULL, 1, true}, "unpinned: acts with products=cublas, found "},
+         "unpinned: affects only products=cublas, found own"},
+        {{"cuda", "exact", NULL, 1, true},
+         "unpinned: affects only products=cublas, found exact"},
         {{"cuda", "mine", NULL, 0, true}, "expected one of cublas, own, exact"},
     };
 

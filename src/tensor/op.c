@@ -818,7 +818,7 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
     const char *op = "draw";
     KG_TRY(check_asked(be, op, out, h, err));
     if (!out->lse || !d->how || !d->drawn)
-        return kg_fail(err, KG_EINVAL, "%s: expected places for lse and tokens", op);
+        return kg_fail(err, KG_EINVAL, "%s: expected lse, how and drawn, found NULL", op);
     if (out->logits || h->inv_temp || h->target || h->indices || h->sets || h->anchor)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected no host arrays, found temperatures, ids or logits",
@@ -887,7 +887,7 @@ static kg_status check_update(const char *op, const struct kg_adamw *a, int64_t 
             return kg_fail(
                 err, KG_EINVAL,
                 "%s: run %d of rounded weights: expected 1 or more elements "
-                "of %lld to %lld from a multiple of %d on, found %lld from %lld",
+                "in %lld..%lld, the first a multiple of %d, found %lld from %lld",
                 op, i, (long long)from, (long long)(a->first + n - 1), KG_DRAW_LANES,
                 (long long)r->n, (long long)r->first);
         from = r->first + r->n;

@@ -347,10 +347,10 @@ static void runs_that_do_not_fit_are_refused(void **state)
 
     (void)state;
     expect_refused((struct kg_rounded){FIRST, PARAMETERS - FIRST + 1, to},
-                   "adamw: run 0 of rounded weights: expected 1 or more elements "
-                   "of 0 to 100002 from a multiple of 16 on, found 4 from 100000");
+                   "adamw: run 0 of rounded weights: expected 1 or more elements in "
+                   "0..100002, the first a multiple of 16, found 4 from 100000");
     expect_refused((struct kg_rounded){24, 1, to},
-                   "from a multiple of 16 on, found 1 from 24");
+                   "the first a multiple of 16, found 1 from 24");
 }
 
 /* Without memory of the past (both betas 0) m is the gradient g and v its square, drawn

@@ -170,8 +170,8 @@ kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
 kg_status kg_run_open_on(struct kg_run *run, struct kg_ranks *ranks,
                          const struct kg_config *config,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Opens the run in its state after the step; for a stage without a checkpoint at or
- * before it, in its initial state. */
+/* kg_run_open, but a stage opens its newest checkpoint at or before `step`, else
+ * init.from. Loads no training state: kg_checkpoint_read does. */
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
                          struct kg_err *err) KG_MUST_CHECK;
 /* Opens a run without weights or data, for memory planning (kg_run_memory); assumes

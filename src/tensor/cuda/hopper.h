@@ -160,8 +160,8 @@ static __device__ inline struct kg_factors_at kg_factors_after(struct kg_factors
     return {(f.bits & ~(uint64_t)UINT32_MAX) |
             ((uint32_t)f.bits + (uint32_t)(bytes >> 4))};
 }
-/* x or f, which is the same in all lanes of a warp, where the compiler cannot see that:
- * what depends on it alone is then computed once for a warp. */
+/* Returns its argument, equal in all lanes of a warp, in a form that the compiler knows
+ * to be equal: values that depend on it alone are then computed once per warp. */
 static __device__ inline int kg_same(int x) { return __shfl_sync(~0u, x, 0); }
 static __device__ inline struct kg_factors_at kg_same(struct kg_factors_at f)
 {

@@ -196,8 +196,8 @@ static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "train.lanes: expected at least one for each of %d ranks%s, found %d; "
-                   "train.lanes=%d gives the same bits on any number of ranks up to "
-                   "that, and with ranks.shard=gradients on any number",
+                   "set train.lanes=%d: the bits are then equal on any number of ranks "
+                   "up to train.lanes (with ranks.shard=gradients, on any number)",
                    trainers, trainers < ranks ? " that train" : "", r->train.lanes,
                    2 * trainers);
 }
