@@ -18,9 +18,9 @@
  * block elsewhere within sixteen rows; so the two are never a pair (kg_cuda_alone).
  *
  * A place may also hold rows after the last one of the sequence. If they are no numbers,
- * a factor of 0 does not hide them, so all warps first write zeros there. But a key that is
- * no number spoils dq of all 64 rows of its block, also of those that do not see it, where
- * attention_bwd_mma.cu spoils those of its tile.
+ * a factor of 0 does not hide them, so all warps first write zeros there. But a key that
+ * is no number spoils dq of all 64 rows of its block, also of rows that do not see it;
+ * attention_bwd_mma.cu spoils only rows of its tile.
  *
  * Unmeasured; docs/gpu.md has clocks by counts.
  */
@@ -200,8 +200,8 @@ static __device__ constexpr int sixteen(int c)
 }
 static __device__ constexpr int sixteen_rows(int n) { return n * 2 * KG_EIGHT_LINES; }
 
-/* Left factors over the head dimension, in shared memory. Registers would halve the reads,
- * but ptxas 13.0 lets p and ds take the same ones while later turns still want them. */
+/* Left factors over the head dimension, in shared memory. Registers would halve the
+ * reads, but ptxas 13.0 gives them to p and ds while later turns still need them. */
 template <int HD> struct factors {
     struct kg_factors_at at;
 
