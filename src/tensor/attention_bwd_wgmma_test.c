@@ -112,6 +112,13 @@ static struct given given_of(const struct problem *p, struct answer *out)
     return g;
 }
 
+static void release(const struct given *g, struct answer *out, struct problem *p)
+{
+    buffer_free(g->dout.data);
+    answer_release(out);
+    problem_release(p);
+}
+
 static void check(struct problem p)
 {
     struct answer out;
@@ -120,9 +127,7 @@ static void check(struct problem p)
     struct given g = given_of(&p, &out);
 
     both_agree(&g);
-    buffer_free(g.dout.data);
-    answer_release(&out);
-    problem_release(&p);
+    release(&g, &out, &p);
 }
 
 /* ---- tiles ---- */
@@ -188,9 +193,7 @@ static void rows_begin_anywhere(void **state)
         p.seqs[0].n_rows -= from[i];
         p.seqs[0].pos = from[i];
         both_agree(&g);
-        buffer_free(g.dout.data);
-        answer_release(&out);
-        problem_release(&p);
+        release(&g, &out, &p);
     }
 }
 
@@ -234,9 +237,7 @@ static void other_rows_that_are_no_numbers_change_nothing(void **state)
             gradient_release(&want);
             gradient_release(&got);
         }
-        buffer_free(g.dout.data);
-        answer_release(&out);
-        problem_release(&p);
+        release(&g, &out, &p);
     }
 }
 
@@ -284,9 +285,7 @@ static void operands_of_any_place(void **state)
                  (long long)left);
     gradient_release(&want);
     gradient_release(&all);
-    buffer_free(g.dout.data);
-    answer_release(&out);
-    problem_release(&p);
+    release(&g, &out, &p);
 }
 
 /* dO of fp32 is rounded first. */
@@ -303,9 +302,7 @@ static void dout_of_fp32(void **state)
     buffer_free(g.dout.data);
     g.dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
     both_agree(&g);
-    buffer_free(g.dout.data);
-    answer_release(&out);
-    problem_release(&p);
+    release(&g, &out, &p);
 }
 
 /* What only other kernels compute, and sequences that are too short (on a device they are
@@ -332,9 +329,7 @@ static void windows_softcaps_and_short_sequences_are_of_other_kernels(void **sta
         assert_gradients_equal(&want, &got);
         gradient_release(&want);
         gradient_release(&got);
-        buffer_free(g.dout.data);
-        answer_release(&out);
-        problem_release(&p);
+        release(&g, &out, &p);
     }
 }
 

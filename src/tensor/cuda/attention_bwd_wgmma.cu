@@ -193,12 +193,16 @@ static __device__ void bring_all(const struct kg_cuda_places &p, struct behind *
 }
 
 /* ---- the warps that compute ---- */
-/* Bytes to the c-th sixteen factors of rows of a side, and of its columns. */
-static __device__ constexpr int sixteen(int c)
+/* Bytes to the c-th sixteen factors of rows of a side, and of its columns. maybe_unused,
+ * here and below: devices before 9.0 have no kernels that call them. */
+[[maybe_unused]] static __device__ constexpr int sixteen(int c)
 {
     return c / 4 * KG_BOX_BYTES + c % 4 * 32;
 }
-static __device__ constexpr int sixteen_rows(int n) { return n * 2 * KG_EIGHT_LINES; }
+[[maybe_unused]] static __device__ constexpr int sixteen_rows(int n)
+{
+    return n * 2 * KG_EIGHT_LINES;
+}
 
 /* Left factors over the head dimension, in shared memory. Registers would halve the
  * reads, but ptxas 13.0 gives them to p and ds while later turns still need them. */
@@ -232,7 +236,8 @@ static __device__ void ask_sum(float sum[HD / 8][4], const uint32_t x[4][4],
 }
 
 /* Left factors of products over sixteen of the met. */
-static __device__ void round_pairs(uint32_t to[4][4], const float s[8][4])
+[[maybe_unused]] static __device__ void round_pairs(uint32_t to[4][4],
+                                                    const float s[8][4])
 {
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -346,15 +351,6 @@ template <int HD, bool KEYS> struct sums {
 struct four {
     struct kg_cuda_turn at;
     int parity; /* of the next meeting of all */
-
-    __device__ void meet(struct kg_barrier *meets)
-    {
-        kg_writes_end();
-        kg_barrier_arrive(meets);
-        at.await(meets, parity);
-        __syncwarp();
-        parity ^= 1;
-    }
 };
 
 /* Rows of a place from `n` on become zeros, by all warps that compute. */
@@ -371,7 +367,7 @@ static __device__ void hide(struct four *f, struct kg_barrier *meets, char *plac
                 place + (side * (HD / KG_BOX) + e % EIGHTS / BOX_EIGHTS) * KG_BOX_BYTES +
                     kg_box_place(e / EIGHTS, e % BOX_EIGHTS),
                 zeros);
-    f->meet(meets);
+    kg_cuda_meet(&f->at, &f->parity, meets);
 }
 
 /* to's rows from w.row on <- sum, or to + sum, times scale */
@@ -403,8 +399,9 @@ static __device__ void write(const struct kg_mat &to, float (&sum)[HD / 8][4],
 }
 
 /* Of the own rows from `row` on; of those that do not exist, zeros. */
-static __device__ void take_own(struct rows<false> &to, const struct kg_cuda_given &g,
-                                const struct walk &w, int row)
+[[maybe_unused]] static __device__ void take_own(struct rows<false> &to,
+                                                 const struct kg_cuda_given &g,
+                                                 const struct walk &w, int row)
 {
     const int head = (int)blockIdx.y;
 

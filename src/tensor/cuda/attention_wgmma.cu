@@ -144,15 +144,6 @@ struct four {
         at.await(&p.full[at.place], at.parity);
         __syncwarp();
     }
-    /* What each of them wrote is there for their products. */
-    __device__ void meet()
-    {
-        kg_writes_end();
-        kg_barrier_arrive(meets);
-        at.await(meets, parity);
-        __syncwarp();
-        parity ^= 1;
-    }
 };
 
 /* *f->of, and its rows of q, zeros beyond the last. Those of the tile before are read
@@ -174,7 +165,7 @@ static __device__ void bring_queries(struct four *f, const struct kg_mat &q,
         x[i] = *(const struct kg_cuda_eight *)(kg_cuda_bf16(q, kg_cuda_query(t, at)) +
                                                kg_cuda_head(t, at) * HD + 8 * c);
     }
-    f->meet();
+    kg_cuda_meet(&f->at, &f->parity, f->meets);
     if (thread == 0)
         *f->of = of;
 #pragma unroll
@@ -187,7 +178,7 @@ static __device__ void bring_queries(struct four *f, const struct kg_mat &q,
                            kg_box_place(r, c % BOX_EIGHTS),
                        x[i].pair);
     }
-    f->meet();
+    kg_cuda_meet(&f->at, &f->parity, f->meets);
 }
 
 /* kg_cuda_hide for a place; a thread has half of a key. */
@@ -215,7 +206,7 @@ template <int HD> static __device__ void hide(struct four *f, char *k, char *v)
         x.pair[0] = KG_ATTN_NO_NUMBER;
         kg_write_later(at, x.pair);
     }
-    f->meet();
+    kg_cuda_meet(&f->at, &f->parity, f->meets);
 }
 
 template <int HD> static __device__ void clear_scores(float s[8][4])

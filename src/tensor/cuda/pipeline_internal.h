@@ -79,6 +79,18 @@ static __device__ inline void kg_cuda_leave(const struct kg_cuda_places &p, int 
         kg_barrier_arrive(&p.empty[place]);
 }
 
+/* Warps meet at a barrier: what each wrote to shared memory is there for the products of
+ * all. parity: of this meeting; toggled for the next */
+static __device__ inline void kg_cuda_meet(struct kg_cuda_turn *at, int *parity,
+                                           struct kg_barrier *meets)
+{
+    kg_writes_end();
+    kg_barrier_arrive(meets);
+    at->await(meets, *parity);
+    __syncwarp();
+    *parity ^= 1;
+}
+
 /* The k-th sixteen factors of the vectors in `side`, consecutive boxes of 64 rows.
  * COLUMNS: vectors are columns of the boxes. Otherwise they are rows, and k < 4. */
 template <bool COLUMNS>
