@@ -2,6 +2,7 @@
 # tools/run-tests counts what test programs say, in whatever order they end: made-up programs, each with one fate.
 set -u
 . tests/harness.sh
+unset KEDGE_TEST_FRESH KEDGE_TEST_SKIPPED # of whoever runs this test
 
 # program NAME STATUS LINES: says the lines and ends with the status
 program() {
