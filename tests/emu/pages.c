@@ -2,6 +2,10 @@
  *
  * The list of buffers is short, and is walked at each operation. Whoever lends buffers
  * keeps other threads from doing so until they are taken back.
+ *
+ * Changing the protection of a small buffer costs more than the operation that it is for.
+ * So under AddressSanitizer small buffers are poisoned instead, and their pages stay open:
+ * it reports every access that it has compiled in, and the guard pages catch the others.
  */
 #define _GNU_SOURCE
 #include "emu/pages.h"
@@ -27,12 +31,31 @@ static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
 static uint64_t held, most; /* bytes that were asked for */
 
+/* of AddressSanitizer; NULL without it */
+extern void __asan_poison_memory_region(const volatile void *p, size_t n)
+    __attribute__((weak));
+extern void __asan_unpoison_memory_region(const volatile void *p, size_t n)
+    __attribute__((weak));
+
+/* Buffers from here on have huge pages where the system gives them, and few to protect. */
+enum { HUGE = 2 << 20, LARGE_BYTES = HUGE / 4 };
+
+static bool is_poisoned(const struct buffer *b)
+{
+    return __asan_poison_memory_region && b->asked < LARGE_BYTES;
+}
+
 static void set_open(struct buffer *b, bool open)
 {
     if (b->open == open)
         return;
-    /* fails where a mapping was never there: then what follows faults */
-    (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (!is_poisoned(b))
+        /* fails where a mapping was never there: then what follows faults */
+        (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    else if (open)
+        __asan_unpoison_memory_region(b->pages, b->bytes);
+    else
+        __asan_poison_memory_region(b->pages, b->bytes);
     b->open = open;
 }
 
@@ -105,15 +128,13 @@ static bool has_room(uint64_t bytes)
     return kg_pages_free_bytes(&total, &free, &ignored) == KG_OK && bytes <= free;
 }
 
-/* A large buffer has huge pages where the system gives them: what opening and closing it
- * costs is proportional to its pages. */
 static bool map(struct buffer *b, uint64_t bytes)
 {
-    enum { HUGE = 2 << 20 };
     const size_t page = (size_t)sysconf(_SC_PAGESIZE),
-                 step = bytes < HUGE / 4 ? page : HUGE;
+                 step = bytes < LARGE_BYTES ? page : HUGE;
     char *at;
 
+    b->asked = bytes;
     b->bytes = (bytes + step) / step * step; /* one at least */
     at = mmap(NULL, b->bytes + page + step, PROT_NONE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -122,6 +143,10 @@ static bool map(struct buffer *b, uint64_t bytes)
     b->pages = at + step - (uintptr_t)at % step;
     if (step == HUGE)
         (void)madvise(b->pages, b->bytes, MADV_HUGEPAGE);
+    if (is_poisoned(b)) {
+        __asan_poison_memory_region(b->pages, b->bytes);
+        return mprotect(b->pages, b->bytes, PROT_READ | PROT_WRITE) == 0;
+    }
     return true;
 }
 
@@ -138,7 +163,6 @@ void *kg_pages_alloc(uint64_t bytes, const char *what, struct kg_err *err)
         kg_mem_free(b);
         return NULL;
     }
-    b->asked = bytes;
     pthread_mutex_lock(&busy);
     held += bytes;
     most = held > most ? held : most;
