@@ -28,10 +28,11 @@ struct kg_amx_job {
     int64_t blocks;
     float *out; /* row r, panel p at out + r*out_row + 16*p */
     int64_t out_row;
-    int first; /* out = instead of out += */
+    int first; /* nonzero: `out` is set; 0: the sums are added to it */
 };
 
-/* A square of sums: two tiles by two. Only the left operand is read from far memory. */
+/* A square of sums: two tiles by two. The left operand is streamed from memory; the
+ * panels should be in the cache. */
 struct kg_amx_square {
     const char *upper; /* sixteen rows left_row bytes apart, 64 bytes per block */
     const char *lower; /* sixteen more */
@@ -183,8 +184,7 @@ static KG_AMX_INLINE void kg_amx_square(const struct kg_amx_square *q,
     }
 }
 
-/* Repeats four products of full tiles: measures the peak rate of the registers.
- * returns FLOP */
+/* Repeats four products of full tiles, to measure the peak rate.   returns FLOP */
 static inline double kg_amx_turns(int64_t turns)
 {
     kg_amx_configure(KG_AMX_ROWS);

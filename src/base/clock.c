@@ -1,7 +1,7 @@
 /* Clocks and the number of threads.
  *
- * The one idea: the thread count is the process's own decision, taken from the cores it
- * may run on, and never from an environment variable.
+ * The one idea: kedge sets the thread count itself, by default to the number of cores
+ * that the process may run on, and never takes it from an environment variable.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/clock.h"

@@ -1,6 +1,6 @@
-/* One walk over a table: without a block it counts, with one it places. So planned and
- * taken bytes cannot differ. Sizes are rounded up to 64 bytes, so that every element type
- * is aligned and threads that fill two arrays do not share a cache line. */
+/* One function walks over a table: without a block it counts bytes, with one it also sets
+ * pointers. So planned and used bytes cannot differ. Sizes are rounded up to 64 bytes,
+ * so that arrays are aligned and threads that fill two arrays share no cache line. */
 #include "base/columns.h"
 
 #include "base/mem.h"

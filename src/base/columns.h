@@ -39,8 +39,8 @@ struct kg_block {
     size_t capacity; /* bytes */
 };
 
-/* An array with this count gets a NULL field. (A count of 0 gives a valid pointer to zero
- * elements.) */
+/* The field of an array with this count becomes NULL. (With a count of 0 it becomes a
+ * valid pointer to zero elements.) */
 #define KG_COLUMN_ABSENT SIZE_MAX
 
 /* Bytes of a block in which each array starts on its own cache line; UINT64_MAX on

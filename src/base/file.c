@@ -3,8 +3,8 @@
  * its folder is synced. A growing log is truncated to a known length when it is resumed.
  * Folders are in dir.c.
  *
- * Every system call goes through a `sys_` function, where a test can make the n-th one
- * fail (file_fail.c). */
+ * Before a system call whose failure matters, the code calls kg_file_fails, by which a
+ * test makes the n-th such call fail (file_fail.c). */
 #define _GNU_SOURCE /* O_CLOEXEC */
 #include "base/file.h"
 

@@ -1,6 +1,5 @@
-/* How a system call fails: because a test requested it, or with errno as a status. The
- * contract is in file_internal.h.
- */
+/* Failures of system calls: those that tests request, and errno as a status with a
+ * message. The contract is in file_internal.h. */
 #include "base/file_internal.h"
 
 #include <errno.h>

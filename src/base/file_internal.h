@@ -12,8 +12,7 @@
  * to fail. */
 bool kg_file_fails(void);
 
-/* Registers and unregisters a map with the guard. If the table is full, the map is
- * unguarded. */
+/* Registers and unregisters a map with the guard; a full table leaves it unguarded. */
 void kg_map_enter(const struct kg_map *map, const char *path);
 void kg_map_leave(const struct kg_map *map);
 
@@ -23,8 +22,7 @@ int kg_file_sync_fd(int fd);
 /* "PATH: cannot DOING: TEXT" for errno.   returns NOTFOUND, ENOSPACE, ENOMEM or EIO */
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing);
 
-/* fsync a folder / the folder that holds path, so that a rename in it survives a crash.
- */
+/* Fsyncs a folder / the folder that holds path: a rename in it then survives a crash. */
 kg_status kg_file_sync_dir(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_sync_parent(const char *path, struct kg_err *err) KG_MUST_CHECK;
 

@@ -2,7 +2,8 @@
  * digests.
  *
  * The 64-bit hash is not cryptographic: collisions can be made on purpose. A change of
- * one 8-byte word always changes the hash; others are missed with probability 2^-64.
+ * one 8-byte word always changes the hash; other changes are missed with probability
+ * about 2^-64.
  */
 #ifndef KG_BASE_HASH_H
 #define KG_BASE_HASH_H
@@ -25,7 +26,6 @@ uint32_t kg_hash_crc32c(const void *bytes, size_t n);
 /* Incremental SHA-1 and SHA-256, the digests by which the hub identifies files. Use them
  * to detect corruption; SHA-1 does not protect against deliberate collisions.
  * source: FIPS 180-4 */
-
 enum kg_digest_kind { KG_SHA1, KG_SHA256 };
 
 struct kg_digest {

@@ -15,8 +15,8 @@
 struct kg_idset {
     const uint8_t *data; /* (bytes) borrowed */
     uint32_t bytes;      /* size of data; below a bitmap's size (kg_idset_most): a list */
-    int32_t n;           /* ids */
-    int32_t bound;       /* V: every id is below it */
+    int32_t n;           /* number of ids */
+    int32_t bound;       /* every id is smaller; for tokens, the vocabulary size V */
 };
 
 /* The largest size of a set in bytes: that of the bitmap. */

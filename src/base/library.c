@@ -1,4 +1,5 @@
-/* After a folder has the file, no other folder is searched or listed. */
+/* Each function does nothing if an earlier one found the file. Otherwise it adds its
+ * folder to the list for the error, and searches it. */
 #define _GNU_SOURCE
 #include "base/library.h"
 

@@ -10,21 +10,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Initialize .file and .path; all else zero. */
+/* Set .file and .path; everything else must be zero. */
 struct kg_library_search {
     const char *file; /* "libnccl.so.2", borrowed */
-    char *path;       /* (PATH_MAX) borrowed; the file, once it is found */
+    char *path;       /* (PATH_MAX) borrowed; the path of the file if `found` */
     bool found;
     char places[KG_ERR_MESSAGE_BYTES]; /* searched so far: "/a, /b" */
 };
 
 /* Looks in one folder; its name is not a pattern. */
 void kg_library_look_at(struct kg_library_search *s, const char *folder);
-/* Looks in a folder, or in a glob pattern of folders. */
+/* Looks in all folders that a glob pattern matches; _below: pattern ROOT/FOLDERS. */
 void kg_library_look_in(struct kg_library_search *s, const char *folders);
 void kg_library_look_below(struct kg_library_search *s, const char *root,
                            const char *folders);
-/* Looks as the dynamic loader does, by name alone. */
+/* Looks where the dynamic loader looks (dlopen of the name alone). */
 void kg_library_look_as_loader(struct kg_library_search *s);
 /* Looks in installed Python packages, those of $VIRTUAL_ENV first. folder:
  * "nvidia/nccl/lib" */

@@ -1,4 +1,4 @@
-/* The memory door: zeroed aligned blocks, counted, capped, and able to fail on demand.
+/* Zeroed, aligned blocks of memory: counted, capped, and made to fail where a test asks.
  *
  * It is not an allocator. Small blocks come from the C library; blocks of a megabyte or
  * more are fresh mappings, whose pages are zero and unbacked until touched. A slab sized

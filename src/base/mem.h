@@ -23,7 +23,7 @@ void *kg_mem_calloc(size_t count, size_t size, const char *what,
 kg_status kg_mem_new(void *block, size_t count, size_t size, const char *what,
                      struct kg_err *err) KG_MUST_CHECK;
 
-/* Copy of n bytes / of a C string.   errors: ENOMEM */
+/* Copies n bytes / a C string.   returns an owned block, or NULL on ENOMEM */
 void *kg_mem_copy(const void *bytes, size_t n, const char *what,
                   struct kg_err *err) KG_MUST_CHECK;
 char *kg_mem_strdup(const char *text, struct kg_err *err) KG_MUST_CHECK;
@@ -43,7 +43,7 @@ uint64_t kg_mem_current_bytes(void);
 uint64_t kg_mem_peak_bytes(void);
 void kg_mem_reset_peak(void);
 
-/* Refuse allocations that would pass this many bytes in total; 0 lifts the cap. */
+/* Refuses allocations that would make kg_mem_current_bytes exceed `bytes`; 0: no cap. */
 void kg_mem_set_cap(uint64_t bytes);
 
 /* Tests only: the n-th allocation from now (1 = the next) fails once; 0 is off. */

@@ -1,6 +1,6 @@
 /* One option: a row with name, default, range and help, bound to a field of a struct.
  *
- * A module with options exports a struct and rows over it. The row's type is derived from
+ * A module with options exports a struct and its rows. A row's type is derived from
  * the field, so the two cannot disagree. After kg_opt_put no code looks a value up by
  * name. Recipes, suites, flags and the keys of an algorithm are rows.
  */
@@ -24,13 +24,13 @@ struct kg_opt_list {
 /* Derived from the field's type: bool, an enum, int64_t (also size_t and uint64_t), int,
  * double, float, const char *, struct kg_opt_list. */
 enum kg_opt_type {
-    KG_OPT_BOOL, /* with two choices: true is the second */
+    KG_OPT_BOOL, /* if the row has two choices, the second is true */
     KG_OPT_ENUM, /* index of a choice */
     KG_OPT_INT,
     KG_OPT_INT32,
     KG_OPT_REAL,
     KG_OPT_FLOAT,
-    KG_OPT_STRING, /* with choices: one of them */
+    KG_OPT_STRING, /* if the row has choices, one of them */
     /* list of strings; as text, the items are joined by line breaks, and a backslash or a
      * line break inside an item is written \\ or \n. No item is empty. */
     KG_OPT_LIST,
@@ -47,14 +47,13 @@ struct kg_opt_row {
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
     const char *needs;   /* condition for its effect (data/needs.h); NULL: none */
-    bool or_zero;        /* 0 is allowed too, below the range */
+    bool or_zero;        /* 0 is allowed although it is outside the range */
 };
 /* Where a value may differ: between a run and its --resume (train.steps), or between the
  * ranks of a run (run.threads, local folders). */
 enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
 
-/* Type and offset of a row, from the field. An enum without negative values is unsigned.
- */
+/* Type and offset of a row, from the field. Enums without negative values are unsigned. */
 #define KG_OPT_AT(S, field)                                                              \
     _Generic(((S *)0)->field,                                                            \
         bool: KG_OPT_BOOL,                                                               \
@@ -75,7 +74,7 @@ enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
     }
 
 bool kg_opt_is_number(const struct kg_opt_row *row);
-/* Whether a and b mean the same value. Both must have passed the check. */
+/* Whether a and b mean the same value. Both must have passed kg_opt_check. */
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
 
 /* Checks that text is a value of the row. Text is UTF-8; numbers are decimal.
@@ -83,9 +82,9 @@ bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
  * NULL */
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The number in the row's field of a struct. */
+/* The number in the field that the row describes, in the struct `of`. */
 double kg_opt_number(const struct kg_opt_row *row, const void *of);
-/* kg_opt_check for the number in the row's field of a struct. */
+/* Checks that kg_opt_number is in the row's range.   errors: EINVAL, as kg_opt_check */
 kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether a number is in the row's range. */

@@ -290,7 +290,7 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 
 /* kg_pairs_code: 2^(23 - at) + q; q is bits [at, at + bits) of each dword, below bit 23.
  * kg_pairs_turn: each dword rotated right by `bits`, 0 to 31.
- * kg_v16_twice: each of the eight lanes of a from 8 half on, two times.
+ * kg_v16_twice: lanes 8 half to 8 half + 7 of a, each two times in a row.
  * kg_pairs_round: the bf16 nearest to each lane; dword i is lanes 2i and 2i + 1 of a,
  * dword 8 + i those of b. Lanes must be finite, and 0 or at least 2^-100 in magnitude,
  * because the instruction flushes subnormals. */
@@ -412,8 +412,8 @@ static inline struct kg_pairs kg_pairs_round(struct kg_v16 a, struct kg_v16 b)
 #endif
 
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
-/* acc + the product of the upper halves, then + that of the lower halves. pair: address
- * of one dword */
+/* Lane by lane, acc + the product of the upper halves of w and the pair, then + that of
+ * the lower halves. pair: address of one dword, used for all lanes */
 static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs w,
                                             const void *pair)
 {

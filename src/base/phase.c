@@ -1,4 +1,5 @@
-/* The board: a place for each thread that is in a phase; it is freed with the last phase.
+/* The board has a place for each thread that is in a phase. The end of a thread's
+ * outermost phase frees its place.
  *
  * Only its own thread writes a place. Counters are atomics, stored without a lock; texts
  * and the depth change under the one lock, which readers take to copy them.

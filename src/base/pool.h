@@ -1,7 +1,7 @@
 /* A growing pool: many small allocations that are freed together.
  *
- * base/mem.h allocates chunks as needed; each is twice the size of the previous one, up
- * to a megabyte. Emptying the pool keeps one chunk, so repeated work allocates nothing.
+ * base/mem.h allocates chunks as needed: each twice the size of the previous one, up to a
+ * megabyte, or larger for one larger allocation. Emptying the pool can keep one chunk.
  * All memory handed out is zero. A pool belongs to one thread.
  */
 #ifndef KG_BASE_POOL_H

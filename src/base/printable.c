@@ -1,7 +1,7 @@
 /* Which parts of untrusted text may reach a terminal. An escape sequence in a completion
  * could move the cursor, rename the window or change an earlier line. So only whole UTF-8
- * characters pass, without controls and without U+0080 to U+009F, which terminals read as
- * escapes. Everything else is written in hexadecimal. */
+ * characters pass, except control characters. These include U+0080 to U+009F, which
+ * terminals read as escapes. Every other byte is written as an escape: \xNN or \n. */
 #include "base/printable.h"
 
 #include "base/utf8.h"

@@ -11,14 +11,14 @@
 #include <stddef.h>
 
 /* Length of the printable character at the start of n > 0 bytes. 0 if it is malformed
- * UTF-8 or a control character (U+0080 to U+009F included). lines: line ends and tabs are
- * printable */
+ * UTF-8 or a control character (U+0080 to U+009F included). lines: line feeds and tabs
+ * are printable */
 size_t kg_printable_at(const char *text, size_t n, bool lines);
 
 /* kg_printable_put to a buffer: at most size - 1 bytes, truncated between characters. */
 void kg_printable_copy(char *out, size_t size, const char *text, bool lines);
 
-/* Appends text; unprintable bytes become \xNN, line ends \n. */
+/* Appends text; each unprintable byte becomes \xNN, a line feed (unless `lines`) \n. */
 kg_status kg_printable_put(struct kg_str *out, const char *text, size_t n, bool lines,
                            struct kg_err *err) KG_MUST_CHECK;
 

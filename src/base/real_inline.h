@@ -13,10 +13,10 @@
 #define KG_REAL static inline
 #endif
 
-static const double kg_real_ln2_high = 0x1.62e42feep-1; /* 32 bits: exact times n */
+static const double kg_real_ln2_high = 0x1.62e42feep-1; /* 32 bits: n times it is exact */
 static const double kg_real_ln2_low = 0x1.a39ef35793c76p-33;
 static const double kg_real_per_ln2 = 0x1.71547652b82fep+0;
-static const double kg_real_to_integer = 0x1.8p52; /* adding this rounds to an integer */
+static const double kg_real_to_integer = 0x1.8p52; /* x + this - this: x rounded */
 
 KG_REAL uint64_t kg_real_bits(double x)
 {

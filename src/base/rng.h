@@ -22,7 +22,7 @@ enum kg_rng_stream {
     KG_RNG_BOOTSTRAP, /* a = resample, b = set, c = index; always under seed 0 */
     KG_RNG_ROUND,     /* a = update, b + 2^32 c = block of elements: kg_op_adamw */
     KG_RNG_ROUND_SFT, /* the same in SFT */
-    /* the last: a new stream does not change the tests' draws */
+    /* fixed, so that a new stream does not change the tests' draws */
     KG_RNG_TEST = 255,
 };
 
@@ -31,7 +31,7 @@ struct kg_rng_key {
     enum kg_rng_stream stream;
 };
 
-/* The plain function: ten rounds over a 128-bit counter under a 64-bit key. */
+/* Philox itself: ten rounds over a 128-bit counter under a 64-bit key. */
 void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
 /* The counter block of (a, b, c); the key is (seed % 2^32, seed / 2^32). For code that

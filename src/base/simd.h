@@ -4,9 +4,9 @@
  * time; they are written against this header and contain no conditional code themselves.
  * The idea: every function here is defined lane by lane by IEEE single precision (one
  * rounding each), and the sums by one fixed tree. So a kernel returns the same bits on
- * every instruction set. That is why there are no approximate reciprocals, no FTZ and no
- * flags. `_n` variants touch only the first n lanes of memory, 0 <= n <= 16; missing
- * lanes read as +0. NaN is preserved, its payload is not promised.
+ * every instruction set. That is why nothing here uses approximate reciprocals or sets a
+ * mode. `_n` variants touch only the first n lanes of memory, 0 <= n <= 16; missing
+ * lanes read as +0. NaN stays NaN, but its payload may change.
  *
  * Loops belong to the kernels, not here.
  */
@@ -375,7 +375,7 @@ static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
-/* Eight dwords whose lower halves are the bf16. */
+/* Rounds to bf16, each in the lower half of its dword. */
 static inline __m256i kg_simd_narrow8(__m256 a)
 {
     __m256i u = _mm256_castps_si256(a);
@@ -652,7 +652,7 @@ static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
         f[i] = p[i];
     return kg_v16_load(f);
 }
-/* Rounds to the upper halves, except NaN. */
+/* The upper half of each dword is the nearest bf16; not for NaN. */
 static inline kg_u4 kg_simd_nearest4(kg_f4 a)
 {
     kg_u4 u = (kg_u4)a;

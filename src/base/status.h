@@ -1,7 +1,7 @@
 /* Status codes and the error that travels with them.
  *
- * Every fallible function of kedge returns a kg_status and takes a caller-owned struct
- * kg_err as its last parameter. The err is never NULL. On failure the message says what
+ * A function that can fail returns a kg_status (or a pointer, NULL on failure) and takes
+ * a caller-owned struct kg_err, never NULL. On failure the message says what
  * was expected, what was found and where (file, tensor, line, key); on success err is
  * unchanged. A caller that knows more about the place adds a prefix with kg_err_prefix.
  */
@@ -24,7 +24,7 @@ typedef enum kg_status {
     KG_ETIMEOUT,     /* a timeout passed; the message names the awaited process */
     KG_EINTERRUPTED, /* a signal requested a stop */
     KG_ENONFINITE,   /* NaN or infinity where a number was expected */
-    KG_ECONFLICT,    /* two inputs contradict each other (resume with another config) */
+    KG_ECONFLICT,    /* two inputs contradict each other, or another process is at work */
     KG_EDEVICE,      /* an accelerator refused or failed */
     KG_STATUS_COUNT
 } kg_status;
@@ -42,7 +42,7 @@ struct kg_err {
 #define KG_GUEST                    __attribute__((weak))
 #define KG_PRINTF(fmt_index, first) __attribute__((format(printf, fmt_index, first)))
 
-/* Return the status if it is not OK. */
+/* Returns the status of expr if it is not OK. */
 #define KG_TRY(expr)                                                                     \
     do {                                                                                 \
         kg_status kg_try_status = (expr);                                                \
@@ -50,7 +50,7 @@ struct kg_err {
             return kg_try_status;                                                        \
     } while (0)
 
-/* Set the local `status` and go to the label if it is not OK. */
+/* Sets the local `status`; if it is not OK, goes to the label. */
 #define KG_TRY_GOTO(label, expr)                                                         \
     do {                                                                                 \
         status = (expr);                                                                 \
@@ -63,7 +63,7 @@ struct kg_err {
 kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
     KG_PRINTF(3, 4);
 
-/* Put "text: " in front of err's message.   returns err->code */
+/* Puts the formatted text and ": " in front of err's message.   returns err->code */
 kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...) KG_PRINTF(2, 3);
 
 /* Short lower-case name of a status, such as "not found".   never NULL */
@@ -71,7 +71,7 @@ const char *kg_status_name(kg_status code);
 
 /* Guests: optional parts of the program, each in its own folder of guests/.
  *
- * A guest includes the trunk; the trunk never includes a guest. A table in the trunk
+ * A guest includes headers of the trunk (src/), never the reverse. A table in the trunk
  * names a guest's function: a header of the trunk declares it with KG_GUEST, and the
  * guest defines it. If the guest is not linked, the function is NULL, and code that needs
  * it calls kg_guest_missing.

@@ -35,7 +35,7 @@ kg_status kg_str_printf(struct kg_str *s, struct kg_err *err, const char *fmt, .
 /* The text, "" when empty.   borrowed */
 const char *kg_str_text(const struct kg_str *s);
 
-/* Hand the buffer over; s is empty afterwards.   returns owned NUL-terminated block or
+/* Hands the buffer over; s is empty afterwards.   returns owned NUL-terminated block or
  * NULL on ENOMEM */
 char *kg_str_take(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
@@ -73,7 +73,7 @@ const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t
 kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err);
 
-/* *index <- the index of `name` in names (as kg_str_nearest).   errors: code, as
+/* *index <- the index of `name` in names (as kg_str_nearest).   errors: those of
  * kg_str_unknown */
 kg_status kg_str_pick(size_t *index, kg_status code, const char *what, const char *name,
                       const void *names, size_t n, size_t stride,

@@ -1,7 +1,7 @@
 /* A thread that sleeps in poll: a signal handler, on any thread, wakes it through a pipe.
  *
- * Four times in the warning's time, at most once per second, it compares the progress of
- * each thread with its last value. So working threads read no clock.
+ * Every quarter of warn_s, but at least once and at most 50 times per second, it compares
+ * each thread's progress with its last value. So reporting progress reads no clock.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/watch.h"

@@ -14,12 +14,12 @@
 
 enum { KG_WATCH_WARN_S = 300 };
 
-/* OK if it already runs.   errors: EIO (no thread, no pipe) */
+/* Does nothing if the watch already runs.   errors: EIO (no thread, no pipe) */
 kg_status kg_watch_start(struct kg_err *err) KG_MUST_CHECK;
-/* Call before fork: the watch thread may hold a lock that the child would wait for. The
- * child does not have the thread and may start its own.
- * Call in the thread that started the watch; its signal mask is restored. Does nothing if
- * the watch does not run. */
+/* Call it before fork: the watch thread may hold a lock, for which the child would wait
+ * forever. The child does not have the thread and may start its own.
+ * Call it in the thread that started the watch, whose signal mask it restores. Does
+ * nothing if the watch does not run. */
 void kg_watch_stop(void);
 
 /* Warns after warn_s seconds without progress, and again after 2, 4, .. times that; 0:
