@@ -53,7 +53,7 @@ struct kg_opt_row {
  * ranks of a run (run.threads, local folders). */
 enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
 
-/* Type and offset of a row, from the field. Enums without negative values are unsigned. */
+/* Type and offset of a row, from the field. An enum without negatives is unsigned. */
 #define KG_OPT_AT(S, field)                                                              \
     _Generic(((S *)0)->field,                                                            \
         bool: KG_OPT_BOOL,                                                               \

@@ -1,11 +1,11 @@
 /* Memory of one packed micro-batch: what a forward writes and a backward reads.
  *
- * It decides what is kept, not how it is computed (forward.c, backward.c).
+ * This file decides what is kept; forward.c and backward.c compute it.
  *
- * The one idea: the layout is one function that takes buffers from a bump pointer. Run
- * without memory it counts bytes, run with memory it places buffers, so kg_acts_bytes
- * (the memory plan) cannot differ from what is allocated. silu(gate) up is not kept: it
- * is the widest tensor of a layer and one pass over gate and up gives it again.
+ * The one idea: the layout is one function that takes buffers from a bump pointer.
+ * Without memory it counts bytes, with memory it places buffers, so kg_acts_bytes (the
+ * memory plan) cannot differ from what is allocated. The product silu(gate) up is not
+ * kept: it is as wide as gate, and one pass over gate and up computes it again.
  */
 #include "model/acts_internal.h"
 #include "model/model_internal.h"

@@ -16,7 +16,7 @@ struct kg_expert_acts {
     struct kg_mat gate;  /* (R,Fe) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (R,Fe) ct */
     struct kg_mat sgate; /* (N,Fs) ct; no data without a shared expert */
-    struct kg_mat sup;   /* (N,Fs) ct; as sgate, and beside it if kg_joins */
+    struct kg_mat sup;   /* (N,Fs) ct; as sgate; if kg_joins, the adjacent columns */
     struct kg_mat share; /* (N,1) fp32: sigmoid, weight of the shared expert */
 };
 /* Scratch for experts. */
@@ -38,8 +38,8 @@ struct kg_expert_scratch {
 struct kg_layer_acts {
     struct kg_vec inv1; /* (N) of norm1 */
     struct kg_mat h1;   /* (N,D) ct, normed input */
-    /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. If kg_joins, v_raw
-     * is beside them */
+    /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. If kg_joins, they
+     * are adjacent columns, with v_raw; otherwise v_raw has no data */
     struct kg_mat q_raw, k_raw, v_raw;
     struct kg_vec inv_q; /* (N,H), or (N) for a norm over the whole projection */
     struct kg_vec inv_k; /* (N,Hk) */
@@ -52,7 +52,7 @@ struct kg_layer_acts {
     struct kg_vec inv2;  /* (N) of norm2 */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward overwrites it with dgate */
-    struct kg_mat up;    /* (N,F) ct, beside gate if kg_joins */
+    struct kg_mat up;    /* (N,F) ct; if kg_joins, the columns after gate's */
     struct kg_expert_acts experts; /* replace gate and up in a layer with experts */
     /* with norms after attention and feed-forward: their outputs */
     struct kg_mat out1; /* (N,D) fp32 */
@@ -85,7 +85,7 @@ struct kg_staged {
     struct kg_ivec key_ends, places;
     struct kg_ivec blocks;  /* tables of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
-    /* by kind of layer; without a cache, KG_KV_ALL serves every layer
+    /* by kind of layer; without a cache, KG_KV_ALL serves every layer.
      * kv_rows: (N) cache row that each token's key and value are written to; without a
      * cache, the token's own row */
     struct kg_ivec kv_rows[KG_KV_KINDS];
@@ -97,14 +97,14 @@ struct kg_staged {
     int32_t n_runs;            /* number of kg_acts.runs in use */
     struct kg_ivec from;       /* (N) see kg_op_feed; or empty */
 };
-/* Staging of a pack: host buffers and the backend's copy. There are as many host banks as
- * copies in flight, plus the one being written. */
+/* Staging of a pack: host buffers (kg_stage_banks, one per step that may be in flight)
+ * and the backend's copy. */
 struct kg_stage {
     int32_t *host;  /* (banks, room) owned, from kg_buf_pin */
     int32_t *there; /* (room) owned, in the backend's memory */
     int64_t room;
     int bank;      /* index of the next pack's bank */
-    uint64_t mark; /* marks the end of its last copy, if nothing else waits; 0: none */
+    uint64_t mark; /* of kg_buf_mark: a copy that the next pack waits for; 0: none */
 };
 
 struct kg_acts {
@@ -182,7 +182,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
                         const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
 /* Maximum rank of the adapters of m and of models mixed in; 0: none. */
 int32_t kg_stage_rank(const struct kg_model *m);
-/* Initial staged integers for packs of max_tokens; block tables may need more. */
+/* Number of int32 staged at first for packs of max_tokens; block tables may need more. */
 int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens);
 /* Number of banks, one per step that may be in flight. */
 static inline int kg_stage_banks(const struct kg_backend *be) { return be->feed ? 2 : 1; }

@@ -1,8 +1,5 @@
-/* The rows: architectures, and tensors of a layer.
- *
- * It holds data alone: how fields of config.json are read is in config.c, what features
- * do in forward.c and backward.c.
- */
+/* The tables of architectures and of a layer's tensors. They are data only: config.c
+ * reads config.json, and forward.c and backward.c implement the features. */
 #include "model/arch.h"
 
 #include "base/str.h"

@@ -32,7 +32,7 @@ enum kg_feature {
     KG_EXPERTS = 1 << 17,       /* softmax over a router's logits, the top k */
     KG_MLP_EXPERTS = 1 << 18,   /* in tensors mlp.experts.N.. */
     KG_BLOCK_EXPERTS = 1 << 19, /* in block_sparse_moe.experts.N.. */
-    KG_SHARED_EXPERT = 1 << 20, /* and a shared expert for every token, with a gate */
+    KG_SHARED_EXPERT = 1 << 20, /* also a shared expert for every token, with a gate */
 };
 
 /* Features that a layer without experts lacks. */
@@ -42,11 +42,11 @@ enum {
 
 /* Fields of config.json that only some classes have, and the meaning of absent ones. */
 enum kg_reads {
-    KG_READS_HEAD_DIM = 1 << 0,    /* head_dim is always written */
+    KG_READS_HEAD_DIM = 1 << 0,    /* head_dim; kedge writes it even if D/H */
     KG_READS_HEADS = 1 << 1,       /* num_key_value_heads absent: equal to heads */
     KG_READS_BIAS = 1 << 2,        /* attention_bias: of q, k, v and o */
     KG_READS_MLP_BIAS = 1 << 3,    /* mlp_bias: of gate, up and down */
-    KG_READS_LAYER_TYPES = 1 << 4, /* also written */
+    KG_READS_LAYER_TYPES = 1 << 4, /* kedge writes layer_types; all classes read it */
     KG_READS_NO_ROPE = 1 << 5,     /* no_rope_layers, no_rope_layer_interval */
     KG_READS_LONGROPE =
         /* only rope_scaling "longrope"; original_max_position_embeddings is a field of
@@ -80,7 +80,7 @@ enum kg_windows {
     /* with use_sliding_window: by layer_types, else layers without rope */
     KG_WINDOWS_NO_ROPE,
     KG_WINDOWS_SWITCHED_ALL, /* with use_sliding_window: all */
-    /* with use_sliding_window: by layer_types, or every other one before
+    /* with use_sliding_window: by layer_types, else every second one (0, 2, ..) before
      * max_window_layers */
     KG_WINDOWS_SWITCHED_TURNS,
     KG_WINDOWS_ALL,       /* all, if sliding_window is a number */
@@ -95,8 +95,8 @@ struct kg_arch {
     uint32_t reads;    /* of enum kg_reads */
     enum kg_windows windows;
     enum kg_act act;
-    int32_t default_window; /* sliding_window if absent; 0: none */
-    int32_t default_pattern;
+    int32_t default_window;       /* sliding_window if absent; 0: none */
+    int32_t default_pattern;      /* KG_WINDOWS_ALTERNATE */
     int32_t default_head_dim;     /* head_dim if absent; 0: hidden / heads */
     int32_t default_positions;    /* max_position_embeddings if absent */
     int32_t default_original;     /* original_max_position_embeddings if absent */

@@ -7,8 +7,8 @@
  *
  * The one idea: for y = x W^T the backward is dW += dy^T x and dx = dy W; all else is
  * bookkeeping of buffers. A layer's own buffers are overwritten by their gradients once
- * they have been read, so a kept forward serves one backward. Who zeroes: the caller
- * zeroes grads; everything here is +=.
+ * they have been read, so a kept forward serves one backward. The caller zeroes grads;
+ * everything here adds to them.
  */
 #include "model/acts_internal.h"
 

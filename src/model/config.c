@@ -1,4 +1,4 @@
-/* Reads a HuggingFace config.json: a model of a family of arch.c.
+/* Reads the config.json of a model of an architecture in arch.c.
  *
  * config_fields.c has the table of all fields. config_layers.c, config_experts.c and
  * config_rope_read.c read those of layers, experts and rope; config_write.c writes.

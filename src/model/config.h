@@ -54,7 +54,7 @@ struct kg_model_config {
     int32_t heads;         /* H */
     int32_t kv_heads;      /* Hk */
     int32_t head_dim;      /* hd */
-    int32_t max_positions; /* of any sequence */
+    int32_t max_positions; /* longest sequence */
     float norm_eps;
     double rope_theta;
     bool tied; /* lm_head shares the embedding */
@@ -70,7 +70,7 @@ struct kg_model_config {
     double residual_scale;
     double logit_divisor;
     double score_scale;
-    double query_scalar;  /* score_scale is 1/sqrt of this, if the file has it */
+    double query_scalar;  /* score_scale is 1/sqrt of this, in classes that have it */
     double score_softcap; /* 0: none, as logit_softcap */
     double logit_softcap;
     double rope_local_theta; /* theta of layers with KG_LAYER_LOCAL_ROPE */
@@ -125,16 +125,16 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
                                 const char *torch_dtype, const struct kg_json *source,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* For a new model of c's class and sizes: sets layers, factors and activation to the
- * defaults of the class. Optional windows are off, and scores are scaled by
- * 1/sqrt(head_dim). */
+/* For a new model of c's class and sizes: sets layers, factors, biases and activation to
+ * the defaults of the class, except that optional windows are off and a class with
+ * query_pre_attn_scalar has head_dim there. */
 kg_status kg_model_config_usual(struct kg_model_config *c,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Whether a field has no effect and kg_model_config_write preserves it. */
 bool kg_model_config_keeps(const char *key, const struct kg_json *value);
 /* Features of the model: the class's features and those that the file adds. */
 uint32_t kg_model_config_features(const struct kg_model_config *c);
-/* Features of layer l: experts or one feed-forward. */
+/* Features of layer l, with either experts or one feed-forward. */
 uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);
 
 /* Number of layers with experts before layer l. */
@@ -153,7 +153,7 @@ bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Maximum number of keys that a query of layer l sees; 0: all before it. */
+/* Maximum number of keys that a query of layer l sees, its own included; 0: no limit. */
 int32_t kg_model_config_window(const struct kg_model_config *c, int32_t l);
 
 const char *kg_rope_name(enum kg_rope rope);

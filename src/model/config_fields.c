@@ -1,5 +1,5 @@
-/* Every field that HuggingFace writes into the config.json of a family of arch.c, with
- * its rule: honoured by a reader, without effect on a causal language model's weights and
+/* Every field that HuggingFace writes into the config.json of an architecture in arch.c,
+ * with its rule: read by kedge, without effect on a causal language model's weights and
  * forward pass, or allowed one value only.
  *
  * Folders also have fields of other programs. An unknown field is refused if its name or

@@ -34,8 +34,8 @@ kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json 
 kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool fallback,
                          bool *out) KG_MUST_CHECK;
 
-/* Checks every field against its rule. Unknown fields are ignored (if the user said so),
- * refused, or added to c->passed. */
+/* Checks every field against its rule. An unknown field is ignored if r->ignore has it,
+ * else refused or added to c->passed. */
 kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK;
 bool kg_config_ignores(const struct kg_config_reader *r, const char *key);
 

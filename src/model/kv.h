@@ -1,5 +1,5 @@
-/* The paged KV cache: pool rows in blocks of KG_KV_BLOCK tokens, which sequences may
- * share. Its contents are valid for one version of the weights.
+/* The paged KV cache: pools of rows in blocks of KG_KV_BLOCK tokens, which sequences may
+ * share. What it holds is valid for one version of the weights only.
  *
  * Layers are of two kinds, with separate pools, block numbers and tables: those whose
  * queries see all earlier keys, and those with a window. A table names the block of every
@@ -29,7 +29,7 @@ struct kg_kv_tables {
     const int32_t *of[KG_KV_KINDS];
 };
 
-/* n blocks of each kind; one table for both. */
+/* n blocks of each kind; one table for both kinds. */
 static inline struct kg_kv_size kg_kv_alike(int64_t n)
 {
     return (struct kg_kv_size){{n, n}};
@@ -73,7 +73,7 @@ struct kg_kv {
     int32_t layers;
 };
 /* n_blocks: ignored for an unused kind.
- * errors: EINVAL (less than 1), ENOMEM */
+ * errors: EINVAL (less than 1, or too many), ENOMEM */
 kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m,
                        struct kg_kv_size n_blocks, struct kg_err *err) KG_MUST_CHECK;
 void kg_kv_free(struct kg_kv *kv);

@@ -1,6 +1,6 @@
 /* Low-rank adapters (LoRA): W stays unchanged, and for each target
  *     y = x W^T + s (x A^T) B^T,   A (r, in),  B (out, r),
- *     s = alpha / r, or alpha / sqrt(r) if rank-stabilised; r and alpha are the target's
+ *     s = alpha / r, or alpha / sqrt(r) if rank-stabilised; r, alpha may differ by target
  * Only A and B are trained. linear.c documents the rounding.
  * source: Hu et al. 2021, arXiv 2106.09685; Kalajdzievski 2023, arXiv 2312.03732
  *

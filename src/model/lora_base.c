@@ -2,7 +2,7 @@
  *
  *     {"format": 1, "hash": "9f0c46ab12de7788", "base_dtype": "Q8_0"}
  *
- * base_dtype is there if the base was rounded to blocks for the training.
+ * base_dtype is present if the base was stored in blocks during the training.
  *
  * Names and shapes tell architectures apart, but not a model from its fine-tuned form, on
  * which the adapter would compute nonsense. PEFT's files have no field for this, and PEFT

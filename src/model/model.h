@@ -2,10 +2,10 @@
  * sequences, and the paged KV cache. Sampler and trainer call the same forward on the
  * same weights.
  *
- * Parameters. Matrix products read `compute`: bf16 or fp32, in panels; a tied embedding
- * and head share one copy. A model opened for inference packs the checkpoint while
- * reading it and keeps nothing else. A model opened for training also owns fp32 master
- * weights (`master`), and kg_model_refresh packs them again after every update.
+ * Parameters. Matrix products read `compute`: bf16, fp32 or quantised, in the layout of
+ * the backend; a tied embedding and head share one copy. A model opened for inference
+ * packs the checkpoint while reading it and keeps nothing else. A model opened for
+ * training also owns fp32 master weights (`master`), packed again after every update.
  *
  * In a model with adapters (lora.h) only the adapters are trained: the base has no master
  * weights, and slabs hold A and B only. Models may share one base.
@@ -13,8 +13,8 @@
  * Ranks may shard the master weights: each rank has its shard of every slab and the
  * complete `compute`.
  *
- * For a model on a device, master weights and also `compute` of the layers may be in host
- * memory instead (enum kg_on_host); the results have the same bits.
+ * For a model on a device, the master weights, or these and `compute` of the layers, may
+ * be in host memory instead (enum kg_on_host); the results have the same bits.
  */
 #ifndef KG_MODEL_MODEL_H
 #define KG_MODEL_MODEL_H
@@ -39,8 +39,8 @@ struct kg_param {
     int64_t file_rows;     /* rows of that tensor, which parameters may share */
     int n_dims;            /* 1 or 2 in the file */
     bool is_product;       /* used in products, in ct; else fp32 (norms, biases) */
-    int64_t offset;        /* first element in the fp32 slabs; -1: frozen */
-    struct kg_mat compute; /* (rows, cols) panels of ct or codes; fp32 for vectors */
+    int64_t offset;        /* first element in the slabs; -1: frozen */
+    struct kg_mat compute; /* (rows, cols) in ct or quantised; fp32 for vectors */
     bool plus_one;         /* a norm with compute = 1 + w */
     float *as_stored;      /* (cols) w if plus_one, in the backend's memory; else NULL */
     float *master;         /* (rows, cols) fp32; NULL for inference, frozen or sharded */
@@ -72,8 +72,8 @@ enum kg_on_host {
     KG_HOST_NONE,   /* all in backend memory */
     KG_HOST_MASTER, /* master weights in host memory */
     /* also `compute` of the layers: a forward fetches one layer at a time into a buffer.
-     * On the CPU, with master weights, the layer is packed from them. Forward only, one
-     * thread at a time */
+     * A CPU model must have master weights; each layer is packed from them. Forward only,
+     * one thread at a time */
     KG_HOST_LAYERS,
 };
 
@@ -95,20 +95,20 @@ struct kg_model {
      * are not in the base checkpoint */
     struct kg_param *params;
     size_t n_params;
-    size_t n_base;          /* number without adapters */
-    int64_t n_elements;     /* of all trained parameters: the length of a slab */
+    size_t n_base;          /* number of params without those of adapters */
+    int64_t n_elements;     /* length of a slab: all trained parameters, with padding */
     struct kg_slab master;  /* (cut.n) owned; empty for inference */
     struct kg_cut cut;      /* this rank's shard of master and of all slabs */
-    struct kg_ranks *ranks; /* borrowed: the ranks of all shards; NULL: not sharded */
+    struct kg_ranks *ranks; /* borrowed: the ranks that have shards; NULL: not sharded */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
     struct kg_param *head;          /* (V,D); == embed when tied */
-    struct kg_vec inv_freq;         /* (hd/2) owned */
-    struct kg_vec local_inv_freq;   /* (hd/2) owned; for layers with local rope */
+    struct kg_vec inv_freq;         /* (kg_rope_pairs) owned by the base, if shared */
+    struct kg_vec local_inv_freq;   /* the same for layers with local rope; or empty */
     char *dir;                      /* source folder; owned, NULL for a new model */
-    uint64_t base_hash; /* hash of the base checkpoint, with adapters (lora_base.c) */
-    void *priv;         /* owned by model.c: maps, slabs, names */
+    uint64_t base_hash; /* of the base checkpoint, if it has adapters (lora_base.c) */
+    void *priv;         /* owned: struct kg_model_priv */
 };
 
 struct kg_st_set;
@@ -123,11 +123,11 @@ struct kg_model_opts {
     const char *base_dtype;
     const char *source; /* borrowed; for an outline with as_stored: the checkpoint */
     enum kg_on_host on_host;
-    const char *whose; /* prefix of its memory's names: "anchor's "; static; NULL: "" */
+    const char *whose; /* prefix of memory names: "anchor's "; static; NULL: "" */
     const struct kg_lora *lora;  /* borrowed; adapters to add. NULL: none */
     const char *adapter;         /* borrowed; folder with their values. NULL: new ones */
     uint64_t seed;               /* for new adapters */
-    const struct kg_model *base; /* borrowed; an outline may share its frozen weights */
+    const struct kg_model *base; /* borrowed; the outline shares its weights; or NULL */
     /* borrowed: each rank has a shard (kg_cut_of) of the master weights and collects
      * `compute` from all; all must then call the functions documented as collective.
      * NULL, or a single rank: not sharded */
@@ -135,67 +135,67 @@ struct kg_model_opts {
     struct kg_opt_list ignore; /* fields of config.json: see kg_model_config_open */
 };
 
-/* A model with its list of parameters and no memory, for planning. Only kg_model_memory,
- * kg_kv_bytes and kg_model_free accept it.
- * errors: ENOMEM, SHAPE (too many elements) */
+/* Creates a model with its list of parameters but no memory, for planning. Only functions
+ * that count bytes or parameters, and kg_model_free, accept it.   errors: ENOMEM, SHAPE
+ * (too many elements), UNSUPPORTED (backend, base_dtype), those of adapters */
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Reads a checkpoint folder. Every tensor of the architecture must be present with its
  * shape. Other tensors are refused unless they cannot affect log-probs (files.c).
- * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
+ * errors: those of kg_model_config_open and kg_model_outline; NOTFOUND, SHAPE, DTYPE,
+ * UNSUPPORTED, each naming the tensor */
 kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 /* Opens the weights of a folder under the names of m's parameters, with the prefixes of
- * wrapper classes removed. */
+ * wrapper classes removed. *set: owned; close it with kg_st_close */
 kg_status kg_model_open_files(struct kg_st_set **set, const struct kg_model *m,
                               const char *dir, struct kg_err *err) KG_MUST_CHECK;
-/* Checks that all weights in the files are finite, as training needs. set: of the same
- * folder
- * errors: NONFINITE, naming file and tensor */
+/* Checks that all weights in the files are finite, as training needs. set: the files that
+ * m was opened from   errors: NONFINITE, naming file and tensor */
 kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* New weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Always
- * trainable. */
+/* New weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Trainable
+ * unless opts.base_dtype is set. */
 kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *config,
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
-/* A second trainable model of the same shape and backend with a copy of src's master
- * weights (the EMA anchor). opts: its other settings. If src has adapters, only these are
+/* A second, trainable model of the same shape and backend with a copy of src's weights
+ * (the EMA anchor). opts: its other settings. If src has adapters, only these are
  * copied; the rest is shared with src, which must outlive it.
  * errors: ENOMEM, UNSUPPORTED (adapters with another dtype) */
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* A model of base's weights with other adapters or none (opts: lora, adapter, seed). It
- * copies nothing of base, which must outlive it. */
+ * shares the weights of base, which must outlive it.
+ * errors: ENOMEM, UNSUPPORTED (another dtype), those of adapters */
 kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* After this call packs of base may hold sequences of the models in `others`, which share
  * base (kg_model_share); kg_pack_seq.adapter selects the model. Create packs (kg_acts,
  * kg_rows) after it. others: (n) borrowed with the models; of base's dtype
- * errors: UNSUPPORTED (adapters with experts, whose rows are gathered by expert) */
+ * errors: UNSUPPORTED (adapters on matrices of experts) */
 kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *others,
                        int32_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
 /* Packs `compute` from the master weights. Call it after every change of the master
- * weights. Collective: ranks exchange their shards in packed form.
- * errors: ENOMEM, of the ranks (reported on all) */
+ * weights. Collective: ranks exchange their shards, rounded to the compute dtype.
+ * errors: ENOMEM, those of the ranks (reported on all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of backend memory, and of host memory if that is separate. */
 struct kg_bytes {
     uint64_t there;
     uint64_t host;
 };
-/* Temporary memory of a refresh of shards: buffers for the other ranks and the device.
- * nccl: whether it joins their devices */
+/* Temporary memory of a sharded refresh. nccl: whether NCCL joins the ranks' devices */
 struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl);
-/* Backend memory of `compute`, without the master weights. */
+/* Bytes of backend memory of the matrices' `compute`, without the master weights. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
-/* Maximum workspace of m's products, reserved when m is opened. */
+/* Bytes of the largest workspace of m's products, reserved when m is opened. */
 uint64_t kg_model_product_bytes(const struct kg_model *m);
 
 static inline uint64_t kg_bytes_sum(struct kg_bytes b) { return b.there + b.host; }
@@ -206,7 +206,7 @@ struct kg_model_memory {
 };
 struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable);
 
-/* The first trained parameter; all after it are trained too. */
+/* Index of the first trained parameter; all after it are trained too. */
 static inline size_t kg_model_first_trained(const struct kg_model *m)
 {
     return m->lora ? m->n_base : 0;
@@ -219,22 +219,23 @@ int64_t kg_model_active_parameters(const struct kg_model *m);
  * parameter before one. */
 bool kg_model_moves_routers(const struct kg_model *m);
 
-/* Writes dir/, which must be absent or empty: config.json, model.safetensors (sharded
- * with an index above shard_bytes; 0 = 4 GiB), and copies from source_dir: tokenizer
- * files, generation_config.json, chat template, and fields of config.json without effect.
- * dtype BF16 or F32; values of `weights` if given (e.g. an average), else master.
- * For a model with adapters, writes only the adapters, as PEFT does (adapter_config.json,
- * adapter_model.safetensors, fp32), or with `merge` the merged checkpoint. */
+/* kg_model_save writes into dir, which must be absent or empty: config.json and
+ * model.safetensors (above shard_bytes, shards and an index; 0 = 4 GiB). It copies from
+ * source_dir the tokenizer files, generation_config.json, chat template, and the fields
+ * of config.json that have no effect. dtype: BF16 or F32. A model with adapters is
+ * written as PEFT does (adapter_config.json, adapter_model.safetensors, fp32; no base),
+ * or with `merge` as a checkpoint without adapters.   errors: CONFLICT (not empty),
+ * NOTFOUND (source_dir has no model), DTYPE, ENOMEM, those of files */
 enum kg_save_part {
     KG_SAVE_ALL,
-    /* for weights sharded over ranks: one rank (FRAME) writes all but values, with files
-     * at full length; then each rank (VALUES) writes the values of its shard */
+    /* for weights sharded over ranks: one rank (FRAME) writes everything but values, with
+     * files of full length; then each rank (VALUES) writes the values of its shard */
     KG_SAVE_FRAME,
     KG_SAVE_VALUES,
 };
 struct kg_model_save {
     enum kg_dtype dtype;
-    const struct kg_slab *weights; /* borrowed, with m->cut; NULL: the model's weights */
+    const struct kg_slab *weights; /* borrowed, (m->cut.n); NULL: the model's weights */
     const char *source_dir;        /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
     bool merge; /* W + s B A for every weight with an adapter, rounded once */
@@ -243,7 +244,7 @@ struct kg_model_save {
 kg_status kg_model_save(const struct kg_model *m, const char *dir,
                         const struct kg_model_save *opts,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Disk space of a save, including sidecars. */
+/* Bytes on disk of a save without `merge`, including the copied files. */
 uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 
 /* ---- forward over packed sequences ---- */
@@ -254,7 +255,7 @@ struct kg_pack_seq {
     int32_t pos;                /* 0 without a cache and without kg_pack.keys */
     struct kg_kv_tables blocks; /* cache blocks from position 0 on; or empty */
     /* adapters of this sequence: 0 the model's own, if any; i > 0 those of others[i - 1],
-     * with the same bits as a forward of that model. Not with a backward */
+     * with the same bits as a forward of that model. 0 if a backward follows */
     int32_t adapter;
 };
 /* N tokens of whole or continued sequences, packed one after another, on the host. */
@@ -277,22 +278,21 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
                          int64_t max_tokens, bool checkpoint,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_acts_free(struct kg_acts *acts);
-/* Row indices of the last forward's pack, in backend memory. */
+/* kg_forward.rows of the last forward, in backend memory. */
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* Makes d->how and d->inv_temp point to the last forward's arrays in backend memory; NULL
  * if the forward had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
-/* Bytes of activations, in backend and host memory; more: count of additional staged
- * numbers (keys, preset experts). */
+/* Bytes in backend and host memory. more: number of further int32 (keys, experts) */
 struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
                               bool checkpoint, int64_t more);
 /* Maximum kg_pack.n_keys of a pack with shared prefixes; at least max_tokens. */
 int64_t kg_acts_keys(const struct kg_model *m, int64_t max_tokens);
 
-/* If a token's first expert is this, the router chooses. */
+/* If this is the first of a token's K experts in a layer, the router chooses there. */
 enum { KG_NO_EXPERT = UINT16_MAX };
 /* (n,C) out: the experts of tokens [row, row+n) of the last forward, in the format of
- * kg_forward. */
+ * kg_forward.experts. */
 kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int64_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
@@ -300,8 +300,8 @@ kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int6
  * the Lx layers with experts. */
 kg_status kg_acts_load(int64_t *counts, struct kg_acts *acts,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Starts copying the results of kg_acts_load and kg_acts_p_sum to the host. After any
- * later wait for the backend, neither function waits. */
+/* Starts copying to the host what kg_acts_load and kg_acts_p_sum read. After any later
+ * wait for the backend, neither function waits. */
 kg_status kg_acts_load_later(struct kg_acts *acts, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of host memory that kg_acts_load allocates at first use. */
 uint64_t kg_acts_load_bytes(const struct kg_model_config *c, int64_t max_tokens);
@@ -314,7 +314,7 @@ kg_status kg_acts_balance(struct kg_acts *acts, const float *balance,
 kg_status kg_acts_p_sum(float *p_sum, struct kg_acts *acts,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Computes the final-normed hidden states of all N rows.
+/* kg_model_forward computes the final-normed hidden states of all N rows.
  * kv NULL: whole sequences with keys of this pack. With kv, keys and values are written
  * to the sequences' cache blocks and read there. With `keep`, acts keeps what the
  * backward needs; otherwise its buffers are scratch. hidden (N,D) ct out: borrowed from
@@ -336,7 +336,7 @@ struct kg_forward {
      * NULL: no replacement */
     const int32_t *from; /* (pack->n) */
     int64_t n_drawn;     /* rows of the previous step */
-    bool later;          /* staging need not wait for the copy of the pack */
+    bool later;          /* the caller, not the next pack, waits for this pack's copy */
 };
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,
@@ -350,11 +350,11 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Where a backward adds: elements [first, ...) of the slabs (layout of kg_param.offset)
- * are at `data`; only those of the current stages are valid. */
+ * are at `data`; only those of the stage that runs need be valid. */
 struct kg_grads {
     float *data; /* fp32, in the backend's memory; borrowed */
     int64_t first;
-    /* data covers the whole slab, with gradients that two stages add to */
+    /* data covers the whole slab, so that two stages may add to one gradient */
     bool whole;
 };
 static inline struct kg_grads kg_grads_all(float *slab)
@@ -371,7 +371,7 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
 
 /* kg_model_backward in stages, run in order: 0 the norm before the head, 1 .. L the
  * layers from last to first, L + 1 the embedding. Each stage adds to its own range of the
- * slabs (stage 0: and an untied head). The ranges cover the slabs and may be empty. */
+ * slabs (stage 0 also to an untied head). The ranges cover the slabs and may be empty. */
 int32_t kg_backward_stages(const struct kg_model *m);
 struct kg_cut kg_backward_cut(const struct kg_model *m, int32_t stage);
 kg_status kg_model_backward_stage(const struct kg_model *m, struct kg_acts *acts,

@@ -1,4 +1,4 @@
-/* Shared by model.c, load.c and save.c: the hidden part of a model and its list of
+/* Shared by the files of src/model: the hidden part of a model and its list of
  * parameters.
  *
  * Internal to src/model.
@@ -77,11 +77,12 @@ kg_status kg_lora_list(struct kg_model *m, char *name, const char *folder,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Whether some adapters belong to matrices of experts. */
 bool kg_lora_on_experts(const struct kg_model *m);
-/* Values of adapters: A uniform in +-1/sqrt(in), B 0; or values read from a folder.
- * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
+/* Values of new adapters: A uniform in +-1/sqrt(in), B 0. */
 kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Opens a folder's tensors and checks names, shapes and base against m. */
+/* Opens a folder's tensors and checks names, shapes and base against m; kg_lora_load also
+ * reads their values.
+ * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
 kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_load(struct kg_model *m, const char *dir,
@@ -132,7 +133,7 @@ kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *
  * errors: NONFINITE */
 kg_status kg_model_code_row(const struct kg_param *p, int64_t r, const float *x,
                             unsigned char *blocks, struct kg_err *err) KG_MUST_CHECK;
-/* Logs how many matrices have which type. */
+/* Logs the number of matrices of each type. */
 void kg_model_say_types(const struct kg_model *m);
 
 /* Allocates `compute` of every matrix of an outline. */
@@ -162,12 +163,12 @@ static inline bool kg_param_is_rounded(const struct kg_model *m, const struct kg
     return p->is_product && m->ct == KG_BF16 && m->backend->weights == KG_ROWS &&
            !m->ranks && m->on_host == KG_HOST_NONE;
 }
-/* kg_model_refresh; rounded: except what updates write */
+/* kg_model_refresh; rounded: without the `compute` that updates write */
 kg_status kg_model_refresh_but(struct kg_model *m, bool rounded,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* Stores those of elements [first, first+n) of the master slab that are in this rank's
- * cut. */
+ * shard. */
 kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *values,
                               int64_t n, struct kg_err *err) KG_MUST_CHECK;
 /* Packs fp32 rows `from` of the host, which begin at `row` of p, and copies them to the
@@ -175,7 +176,7 @@ kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *va
 kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
                              int64_t row, struct kg_mat from, void *piece,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Collects `compute` from the cuts of all ranks (collect.c). */
+/* Collects `compute` from the shards of all ranks (collect.c). */
 kg_status kg_model_collect(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
 /* Reads n elements of p from `first` on as `dtype`.   weights: a slab of m; NULL: reads

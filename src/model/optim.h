@@ -12,12 +12,12 @@
  *
  * If the model is sharded over ranks (kg_model.ranks), each rank has and updates the
  * state of its shard, and receives the weights of the other shards; the norm is that of
- * the whole model. Functions that update, move or measure are then collective, and need
- * the summed gradient of the shard.
+ * the whole model. kg_optim_update (whose gradients are then the sums over ranks),
+ * kg_optim_exchange and the functions of the anchor are then collective.
  *
  * Schedule-free AdamW has three points: gradients are taken at y, z makes the steps, and
- * their average x is the learned model. Master weights are y during training, so sampling
- * uses the trained weights; x is computed for evaluation and for saving.
+ * x, the average of z over the updates, is the learned model. Master weights are y during
+ * training, so sampling uses the trained weights; x is computed to evaluate and to save.
  */
 #ifndef KG_MODEL_OPTIM_H
 #define KG_MODEL_OPTIM_H
@@ -56,17 +56,16 @@ struct kg_optim_opts {
     double clip_norm;          /* 0: no clipping */
     enum kg_schedule schedule; /* after warmup */
     int64_t warmup_updates;    /* linear from lr/warmup to lr */
-    /* > 0: the warmup is a stair with this many updates per step; lr is 0 in the first
-     * step */
+    /* > 0: during the warmup lr rises only after every `warmup_stair` updates, from 0 */
     int64_t warmup_stair;
     int64_t total_updates; /* linear and cosine reach min_lr here */
     double min_lr;
-    bool keep_trained;     /* averaging rows: evaluate and save the trained weights */
+    bool keep_trained;     /* row averages: evaluate and save the trained weights */
     enum kg_dtype moments; /* KG_F32, or KG_BF16 with stochastic rounding: kg_op_adamw */
     struct kg_rng_key rounding; /* for that rounding */
     bool cut_grads; /* sharded model: keep only this rank's shard of the gradient */
 };
-/* The type of state i; bytes of all states of n elements. */
+/* The type of state i; the bytes of all states for n elements. */
 enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
 uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
@@ -77,10 +76,10 @@ struct kg_optim {
     /* owned; meaning given by opts.row; in the memory of the master weights */
     struct kg_slab state[KG_OPTIM_STATES];
     struct kg_slab average; /* view in grads: the shard's average (kg_optim_weights) */
-    /* (KG_SLAB_RUN) owned: gradients being copied to host weights; NULL if both share
-     * memory */
+    /* (KG_SLAB_RUN) owned: a part of the gradients on the host; NULL unless they are on a
+     * device and the master weights on the host */
     float *room;
-    /* (n_rounded) owned, with room for all parameters: what an update stores rounded */
+    /* (n_rounded) owned, room for all parameters: the `compute` that an update writes */
     struct kg_rounded *rounded;
     int32_t n_rounded;
     int64_t step; /* number of updates */
@@ -89,19 +88,19 @@ struct kg_optim {
     int64_t before;
     double weight_sum; /* averaging rows: sum of lr^2 over all updates */
 };
-/* Refuses options that the row does not support, with the recipe's key.   errors:
- * EINVAL */
+/* Refuses options that the row does not support.   errors: EINVAL, naming the recipe's
+ * key */
 kg_status kg_optim_check(const struct kg_optim_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
-/* errors: EINVAL (no master weights, or of the check), ENOMEM */
+/* errors: EINVAL (no master weights; those of kg_optim_check), ENOMEM */
 kg_status kg_optim_create(struct kg_optim **o, const struct kg_model *m,
                           const struct kg_optim_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_optim_free(struct kg_optim *o);
 double kg_optim_lr(const struct kg_optim_opts *opts,
-                   int64_t update); /* update counted from 1 */
+                   int64_t update); /* update: 1 is the first */
 
-/* Sets the number of updates after the state was loaded. */
+/* For a loaded state: sets the number of updates that it comes after. */
 void kg_optim_resume(struct kg_optim *o, int64_t step);
 
 /* One update from o->grads: norm, clip, the row's step, refresh of `compute`. A
@@ -110,13 +109,13 @@ void kg_optim_resume(struct kg_optim *o, int64_t step);
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
-/* *weights: the weights to evaluate and save. This is the master slab, or the average,
- * computed into o->grads; for a sharded model, only of the shard. */
+/* *weights: the weights to evaluate and save, for a sharded model those of the shard: the
+ * master slab, or the average, which overwrites o->grads. */
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Swaps the master slab with o->grads, bit for bit, and refreshes: after kg_optim_weights
- * the model is the average, after a second call the trained weights. Does nothing for
- * rows that do not average. */
+/* Swaps the master slab with the average in o->grads, bit for bit, and refreshes. Call it
+ * after kg_optim_weights: the model then is the average. A second call restores the
+ * trained weights. Does nothing if the trained weights are the ones to evaluate. */
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m,
                             struct kg_err *err) KG_MUST_CHECK;
 

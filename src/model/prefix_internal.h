@@ -13,14 +13,14 @@ struct kg_prefixes {
     int32_t *keys; /* (max) borrowed: the lists of all sequences, one after the other */
     int64_t max;   /* 0: sequences share nothing */
     int64_t n;
-    int64_t last; /* where the list of the sequence added last begins */
+    int64_t last; /* index in keys: start of the newest sequence's list */
     bool any;     /* a sequence begins with tokens of another one */
 };
 
 /* The pack so far. */
 struct kg_prefix_pack {
     const int32_t *tokens;
-    const uint16_t *experts; /* given, by row (choices); NULL: all choose */
+    const uint16_t *experts; /* preset (rows, choices); NULL: the routers choose */
     size_t choices;
     const struct kg_pack_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;

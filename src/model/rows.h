@@ -1,5 +1,5 @@
-/* Rows: packs sequences, runs the forward, runs the head at selected positions, and
- * propagates sparse gradients of its outputs back to the weights.
+/* Rows: functions that pack sequences, run the forward, run the head at selected
+ * positions, and propagate sparse gradients of the head's outputs back to the weights.
  *
  * Used by training (whole sequences, forward and backward), scoring (whole sequences),
  * prompts and decoding (sequences continued in the cache).
@@ -23,7 +23,7 @@
 
 enum kg_rows_kl { KG_ROWS_KL_NONE, KG_ROWS_KL_REVERSE, KG_ROWS_KL_FORWARD };
 
-/* Outputs of the head besides lse and log-probs of targets and ids. `{0}`: none. */
+/* Outputs of the head in addition to lse and log-probs of targets and ids. {0}: none. */
 struct kg_rows_ask {
     bool entropy;
     bool sets;   /* log mass of the rows' sets */
@@ -40,8 +40,8 @@ struct kg_rows_ask {
     const struct kg_model *anchor;
 };
 
-/* Capacities, allocated once. Only the tables of cache blocks grow (by doubling), because
- * their size depends on the sequences in a pack. */
+/* Capacities, allocated once. Only the tables of cache blocks and the results of draws
+ * grow (by doubling), because their sizes depend on the pack. */
 struct kg_rows_opts {
     int64_t max_tokens; /* tokens per pack */
     int64_t max_rows;   /* selected rows; 0: max_tokens */
@@ -136,14 +136,14 @@ struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_op
 void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k);
 /* Starts another pack; the rows selected so far stay, with their hidden states. */
 void kg_rows_next(struct kg_rows *p);
-int64_t kg_rows_tokens(const struct kg_rows *p); /* in the pack */
-/* Adds a whole sequence.   returns the pack's row of its first token. n_tokens must fit
- * (assert) */
+int64_t kg_rows_tokens(const struct kg_rows *p); /* number of tokens in the pack */
+/* Adds a whole sequence, which must fit (assert).   returns the pack's row of its first
+ * token */
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
 
-/* A whole sequence that may share a prefix with another sequence of the pack: tokens and
- * hidden states. The forward has the same bits as without sharing. The backward first
- * adds the gradients of a shared token, in the order of its sequences. */
+/* A whole sequence that may share the tokens and hidden states of a prefix with another
+ * sequence of the pack. The forward has the same bits as without sharing. The backward
+ * first adds the gradients of a shared token, in the order of its sequences. */
 struct kg_rows_seq {
     const int32_t *tokens;
     size_t n;
@@ -171,9 +171,9 @@ int64_t kg_rows_saved(const struct kg_rows *p);
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          struct kg_kv_tables blocks, int32_t adapter);
 /* Selects a row of the pack for the log-prob of `target` (-1: none) and of k ids (-1:
- * unused slot; NULL: none). Before a backward only shared rows may be selected more than
- * once; gradients are added in the order of selection.   returns the index of the
- * selected row */
+ * unused slot; NULL: none) at 1/temperature inv_temp. Before a backward only shared rows
+ * may be selected more than once; gradients are added in the order of selection.
+ * returns the index of the selected row */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
 /* Also computes the log mass of `set` for the selected row `index`. The set's data is
@@ -198,20 +198,20 @@ kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p,
 /* Computes lse, logp, logp_at and the outputs in `ask` (NULL: none). */
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Runs the head for rows [first, first+n) only. out: the caller's arrays of lse, logp,
- * top_k ids, logits. No backward can follow. */
+/* Runs the head for selected rows [first, first+n) only. out: the caller's arrays of lse,
+ * logp, top_k ids, logits. A backward needs kg_rows_ask instead. */
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Whether a draw of m can be launched as a unit: the backend can replay it, and no
  * operation waits for host weights. */
 bool kg_rows_replays(const struct kg_model *m);
-/* Whether a draw can be begun before the previous one has ended. */
+/* Whether a draw of m can be begun before the previous one has ended. */
 bool kg_rows_feeds(const struct kg_model *m);
-/* Starts a forward of the pack and a draw from every selected row (kg_op_draw), if the
- * backend can draw: one copy to the backend and one back, without waiting, unless logits
- * are needed. Another pack may follow at once; with kg_rows_feeds also a draw whose
- * `from` refers to this draw's tokens. Draws end in the order begun. */
+/* Starts a forward of the pack and a draw from every selected row (kg_op_draw), which the
+ * backend must have: one copy to the backend and one back, without waiting, unless logits
+ * are needed. With kg_rows_feeds a second draw may be begun before this one has ended,
+ * and its `from` may refer to this draw's tokens. Draws end in the order begun. */
 kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows *p,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Waits for the oldest draw. */
@@ -219,9 +219,9 @@ kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows 
                            struct kg_err *err) KG_MUST_CHECK;
 /* Waits for all draws and discards them; also after a failure. */
 kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
-/* Adds to grads from a_logp, a_at (k > 0), a_entropy (if use_entropy) and, if they were
- * computed, a_set and a_kl. The last forward must have had keep, with no rows selected
- * since (assert), and all rows in one pack.
+/* Adds to grads (n_elements) the gradient given by a_logp, a_at (k > 0), a_entropy (if
+ * use_entropy) and, if set_logp and kl were computed, a_set and a_kl. The last forward
+ * must have had `keep`, with no row selected since, and all rows in one pack (assert).
  * errors: EINVAL (the last run of the head had other rows, or lacked the entropy for
  * use_entropy) */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
@@ -232,8 +232,8 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
 kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,
                                  bool use_entropy, struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_rows_hold saves the hidden state of a selected row. kg_rows_recall selects it again
- * among other rows, before the first pack or after kg_rows_next.   returns its index */
+/* kg_rows_hold saves the hidden state of one selected row. kg_rows_recall selects it
+ * again, before any row of the current pack; *index: its index among the selected rows */
 kg_status kg_rows_hold(struct kg_rows *p, int64_t index,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,

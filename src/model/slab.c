@@ -4,8 +4,8 @@
  * where.
  *
  * The one idea: everything works in pieces of one size. Threads share the pieces, a hash
- * is chained over them, a walk on the host needs a buffer of one, and a shard is a run of
- * them. Only this file handles memory that the host cannot access.
+ * is chained over them, a walk on the host copies a run of them at a time, and a shard is
+ * a run of them. Only this file handles slabs that the host cannot access.
  */
 #include "model/slab.h"
 

@@ -1,8 +1,8 @@
 /* Slabs: one value per parameter element of a model, in the layout of kg_param.offset;
  * fp32, or bf16 for an optimizer's moments.
  *
- * Master weights, gradients, optimizer state, averages, weights of an anchor or of an
- * earlier step are all slabs of one length, so an operation on a whole model is one call.
+ * Master weights, gradients, optimizer state, averages, and weights of an anchor or of an
+ * earlier step are slabs of one length, so an operation on a whole model is one call.
  *
  * The memory belongs to the backend. Operations take `data`; use kg_slab_read and
  * kg_slab_write to copy values to and from the host. For a model on a device some slabs
@@ -50,7 +50,7 @@ kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int6
                        const char *what, struct kg_err *err) KG_MUST_CHECK;
 void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is the state afterwards */
 
-/* Set to 0; copy; swap; to = to + from (same backend). All but the last are bitwise.
+/* Set to 0; copy; swap; to = to + from (fp32, same backend). The first three are bitwise.
  * errors: SHAPE (lengths differ), DTYPE (types differ), ENOMEM */
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from,
@@ -105,7 +105,7 @@ static inline int64_t kg_slab_piece(int64_t n, int64_t first)
  *     for (int64_t i = 0; i < s->n; i += KG_SLAB_RUN) {
  *         KG_TRY(kg_slab_see(&v, room, s, i, kg_slab_run(s->n, i), err)); ...
  *
- * room: (KG_SLAB_RUN) fp32 from kg_slab_room, which may be NULL */
+ * room: (KG_SLAB_RUN) fp32 from kg_slab_room, NULL for a slab on the host */
 enum { KG_SLAB_RUN = KG_SLAB_PIECE << 8 };
 static inline int64_t kg_slab_run(int64_t n, int64_t first)
 {
@@ -113,7 +113,7 @@ static inline int64_t kg_slab_run(int64_t n, int64_t first)
 }
 kg_status kg_slab_see(struct kg_vec *v, float *room, const struct kg_slab *s,
                       int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;
-/* *room: freed by kg_mem_free; NULL for a slab on the host.   errors: ENOMEM */
+/* *room: owned, freed by kg_mem_free; NULL for a slab on the host.   errors: ENOMEM */
 kg_status kg_slab_room(float **room, const struct kg_slab *s,
                        struct kg_err *err) KG_MUST_CHECK;
 

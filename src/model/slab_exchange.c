@@ -1,7 +1,7 @@
-/* Rounds of one piece for each pair of ranks, until the longest range is sent. A rank
- * with less to send and to receive ends earlier: a transport sends no message for an
- * empty range. With NCCL all ranks run equally many rounds: they agree in each.
- */
+/* An exchange is rounds of one piece for each pair of ranks, until the longest range is
+ * sent. A rank with less to send and to receive ends earlier: a transport sends no
+ * message for an empty range. With NCCL all ranks run equally many rounds, because each
+ * round needs all of them. */
 #include "model/slab_exchange.h"
 
 #include "base/mem.h"
