@@ -10,18 +10,17 @@
 
 /* One row per use of randomness: two streams never share a draw. */
 enum kg_rng_stream {
-    KG_RNG_SAMPLE =
-        1,       /* a = index of the prompt draw in the run, b = sample, c = position */
-    KG_RNG_INIT, /* a = parameter index, b = element / 4 */
-    KG_RNG_SHUFFLE,   /* a = epoch, b = index */
-    KG_RNG_TASK,      /* a = problem index, b = draw of that problem */
-    KG_RNG_SFT,       /* a = epoch, b = index */
-    KG_RNG_EVAL,      /* as KG_RNG_SAMPLE, for evaluation */
-    KG_RNG_SELECT,    /* a = optimizer batch of the run, b = index of the choice */
-    KG_RNG_MIX,       /* a = round of the weighted data files, b = index */
-    KG_RNG_BOOTSTRAP, /* a = resample, b = set, c = index; always under seed 0 */
-    KG_RNG_ROUND,     /* a = update, b + 2^32 c = block of elements: kg_op_adamw */
-    KG_RNG_ROUND_SFT, /* the same in SFT */
+    KG_RNG_SAMPLE = 1, /* a = prompt's draw in the run, b = sample, c = tokens sampled */
+    KG_RNG_INIT,       /* a = parameter index, b = element / 4 */
+    KG_RNG_SHUFFLE,    /* a = epoch, b = index */
+    KG_RNG_TASK,       /* a = problem index, b = draw of that problem */
+    KG_RNG_SFT,        /* a = epoch, b = index */
+    KG_RNG_EVAL,       /* as KG_RNG_SAMPLE, for evaluation */
+    KG_RNG_SELECT,     /* a = optimizer batch of the run, b = index of the choice */
+    KG_RNG_MIX,        /* a = round of the weighted data files, b = index */
+    KG_RNG_BOOTSTRAP,  /* a = resample, b = set, c = index; always under seed 0 */
+    KG_RNG_ROUND,      /* a = update, b + 2^32 c = block of elements: kg_op_adamw */
+    KG_RNG_ROUND_SFT,  /* the same in SFT */
     /* fixed, so that a new stream does not change the tests' draws */
     KG_RNG_TEST = 255,
 };

@@ -1,5 +1,5 @@
-/* Fuzz target: a config.json that is read is written, and what was written reads as the
- * same. */
+/* Fuzz target: a config.json that can be read can be written, and reading what was
+ * written gives the same config. */
 #include "model/config.h"
 
 #include <assert.h>

@@ -3,9 +3,9 @@
  *
  * Submit, then poll: callbacks run inside kg_http_client_poll, which blocks at most for
  * the given time; nothing else blocks. A request is retried if its failure may be
- * temporary: connection refused, reset or closed early, timeout, 408, 429, 5xx. The pause
- * between tries doubles, or is Retry-After if the server sends it. Retries end when the
- * tries or the deadline are used up.
+ * temporary: host not resolved, connection refused, reset or closed early, timeout, 408,
+ * 429, 5xx. The pause between tries doubles, or is the server's Retry-After; at most 60
+ * s. Retries end when the tries or the deadline are used up.
  *
  * The client uses no signals, no .netrc, and no proxy unless `surroundings` is set: only
  * the options decide what is sent. Redirects are returned, not followed. A client may be
@@ -51,9 +51,8 @@ struct kg_http_client_opts {
     const char *bearer_key;    /* NULL: none; copied */
     /* Use the proxies in http_proxy, https_proxy and all_proxy except for hosts in
      * no_proxy, as libcurl does; the key is not sent to a proxy of an https URL.
-     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise the usual folders
-     * are searched. For hosts on the internet.
-     */
+     * SSL_CERT_FILE, if set, names the file of trusted certificates, instead of the
+     * system's. Set this for hosts on the internet. */
     bool surroundings;
     /* if not 0, replaces timeout_ms: a try ends after this time without data */
     int stall_timeout_s;
@@ -104,13 +103,13 @@ kg_status kg_http_client_ask(struct kg_http_client *c, const struct kg_http_ask 
 kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
                                 const char *body, size_t body_n, uint64_t ticket,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Works on the requests in flight. Returns when `done` has been called at least once,
- * nothing is in flight, or timeout_ms has passed (0: only handle what is ready).
- * errors: those of `done` */
+/* Works on the requests. Returns when `done` has been called at least once, no request is
+ * left, or timeout_ms has passed (0: only handle what is ready).
+ * errors: those of `done`; EIO, ENOMEM (libcurl) */
 kg_status kg_http_client_poll(struct kg_http_client *c, int timeout_ms,
                               kg_http_answer_fn done, void *user,
                               struct kg_err *err) KG_MUST_CHECK;
-size_t kg_http_client_waiting(const struct kg_http_client *c);
+size_t kg_http_client_waiting(const struct kg_http_client *c); /* not yet reported */
 void kg_http_client_stats(struct kg_http_client_stats *out,
                           const struct kg_http_client *c);
 

@@ -1,4 +1,5 @@
-/* Always compares every byte of every key, so that timing does not reveal a match. */
+/* A request's key is compared with every key and to the last byte, so that timing does
+ * not reveal a match. */
 #include "net/http_keys.h"
 
 #include "base/file.h"

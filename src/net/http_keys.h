@@ -1,8 +1,8 @@
 /* The keys that let clients into a server: one, or one for each user.
  *
  * A file of keys has a line for each user, NAME KEY; empty lines and lines that begin
- * with # are skipped. A reader of the file can act as any user, so a file that others
- * than its owner can read is refused, as ssh refuses such keys. No message shows a key.
+ * with # are skipped. A reader of the file can act as any user, so a file that anyone but
+ * its owner can read is refused, as ssh refuses such keys. No message shows a key.
  */
 #ifndef KG_NET_HTTP_KEYS_H
 #define KG_NET_HTTP_KEYS_H
@@ -25,8 +25,8 @@ struct kg_http_keys {
     struct kg_str text; /* owned: names and keys */
 };
 
-/* Names and keys must differ.   errors: EFORMAT (path and line), EINVAL (others can read
- * the file), those of files */
+/* No two users may have the same name or key.   errors: EFORMAT (path and line), those of
+ * kg_file_read_secret */
 kg_status kg_http_keys_read(struct kg_http_keys *keys, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 /* Clears the keys from memory.   {0} allowed */

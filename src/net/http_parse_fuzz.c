@@ -1,4 +1,4 @@
-/* Fuzz target: a request's head and body read whole and byte by byte say the same. */
+/* Fuzz target: a request's head and body give the same result, whole and byte by byte. */
 #include "net/http_parse.h"
 
 #include "base/mem.h"

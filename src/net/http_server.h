@@ -4,8 +4,8 @@
  * One thread waits on all sockets. It reads a whole request (within the limits) and calls
  * the route's handler. A handler must not block: it responds at once, or keeps the
  * exchange and responds later from any thread. Errors that the core finds (no such route,
- * body or header too large, sender too slow) are formatted by the owner's error_body;
- * then the connection is closed so that the response arrives.
+ * body or header too large, sender too slow) are formatted by the owner's error_body. The
+ * connection is then closed, but not before the client can have read the response.
  *
  * A client may shut down its sending side and wait for the response. A client that
  * closed its connection looks the same until the server sends something. So when the
@@ -59,7 +59,7 @@ struct kg_http_server_opts {
     int idle_timeout_s;
     int request_timeout_s;  /* 0: 60; a request that takes longer to arrive gets a 408 */
     const char *bearer_key; /* NULL: no key needed; copied */
-    /* Or a key for each user. (n_keys) borrowed */
+    /* (n_keys) borrowed: a key for each user, instead of bearer_key */
     const struct kg_http_key *keys;
     size_t n_keys;
     bool api_key_header;   /* the key may also come as X-API-Key: KEY */
@@ -83,8 +83,7 @@ struct kg_http_server_stats {
 };
 
 struct kg_http_server; /* opaque */
-/* errors: EINVAL (options), EIO (port in use, or host is not an address of this machine)
- */
+/* errors: EINVAL (options), EIO (port in use, host not an address of this machine) */
 kg_status kg_http_server_start(struct kg_http_server **out,
                                const struct kg_http_server_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -97,8 +96,7 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange ends. */
-/* The index in opts.keys of the request's key (0: bearer_key); -1: no key was needed
- */
+/* The index in opts.keys of the request's key (0: bearer_key); -1: no key was needed. */
 int kg_http_user(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
 const struct kg_http_route *kg_http_route_of(const struct kg_http_exchange *x);
@@ -108,8 +106,8 @@ const char *kg_http_body(const struct kg_http_exchange *x,
                          size_t *n); /* NUL terminated */
 
 /* Sends a whole response; body is copied. Never fails for the caller: without memory the
- * connection is closed and counted. 429 and 503 carry Retry-After: 1. A response that
- * exceeds max_held_bytes becomes a 503. */
+ * connection is closed and counted in `gone`. 429 and 503 carry Retry-After: 1. A
+ * response that exceeds max_held_bytes becomes a 503. */
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n);
 /* Reserves memory for a response of n bytes, for callers that must know before sending.

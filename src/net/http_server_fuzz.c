@@ -1,4 +1,4 @@
-/* Fuzz target: a client that says the input to a server, in steps that its first byte
+/* Fuzz target: a client sends the input to a server, in steps that the input's first byte
  * chooses, and reads or leaves. The server answers in HTTP or not at all, serves the next
  * client, and holds nothing in the end. */
 #include "net/http_server.h"

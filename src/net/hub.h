@@ -1,9 +1,9 @@
 /* Fetching models and data sets from the hub into the cache that data/hub.h describes.
  *
  * HF_ENDPOINT names the hub (default https://huggingface.co). The key is HF_TOKEN, else
- * the contents of the file HF_TOKEN_PATH or HF_HOME/token. It is sent only to the
- * endpoint's own origin, even after a redirect. With HF_HUB_OFFLINE=1 or
- * TRANSFORMERS_OFFLINE=1 no request is made. Proxies and certificates come from the
+ * HUGGING_FACE_HUB_TOKEN, else the contents of the file HF_TOKEN_PATH or HF_HOME/token.
+ * It is sent only to the endpoint's own origin, even after a redirect. HF_HUB_OFFLINE=1
+ * and TRANSFORMERS_OFFLINE=1 forbid requests. Proxies and certificates come from the
  * environment (http_client.h).
  */
 #ifndef KG_NET_HUB_H
@@ -17,9 +17,9 @@
 
 struct kg_hub_pull_opts {
     struct kg_hub_name name;
-    /* fnmatch patterns over file paths; '*' also matches '/'. If empty: for a model the
-     * files that kedge reads (*.safetensors at its top, *.json, *.model, *.jinja,
-     * merges.txt, vocab.txt), for a data set all files, or name.file alone. Borrowed. */
+    /* borrowed; fnmatch patterns over file paths; '*' also matches '/'. Ignored if
+     * name.file is set. If empty: for a data set all files, for a model what kedge reads
+     * (*.safetensors at its top, *.json, *.model, *.jinja, merges.txt, vocab.txt) */
     const char *const *include;
     size_t n_include;
     /* 0: the defaults below; tests set others */
@@ -32,15 +32,15 @@ struct kg_hub_pulled {
     struct kg_path dir; /* the snapshot */
     char commit[41];
     size_t files;
-    uint64_t bytes, fetched; /* total of all files; over the network */
+    uint64_t bytes, fetched; /* of all files; received over the network */
 };
 
 /* Fetches the files that are missing. A file is written under another name and renamed
  * once its length and digest (SHA-256 for LFS, git's SHA-1 for others) match the hub's
  * list; links and refs are written last. An interrupted pull continues where it stopped.
- * errors: NOTFOUND, EINVAL (sign-in needed: the message says where), EFORMAT (not a hub's
- * response, wrong length, wrong digest), EIO, ETIMEOUT, ENOSPACE, EINTERRUPTED, ECONFLICT
- * (another process is pulling it) */
+ * errors: NOTFOUND, EINVAL (sign-in needed: the message says where; offline),
+ * EUNSUPPORTED (no safetensors), EFORMAT (not a hub's response, wrong length or digest),
+ * EIO, ETIMEOUT, ENOSPACE, EINTERRUPTED, ECONFLICT (another process is pulling it) */
 kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *opts,
                       struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,5 +1,4 @@
-/* Shared by the files of net/hub: the hub's address and key, its list of files, and
- * fetching. */
+/* Shared by net/hub_*.c: the hub's address and key, its list of files, and fetching. */
 #ifndef KG_NET_HUB_INTERNAL_H
 #define KG_NET_HUB_INTERNAL_H
 
@@ -13,8 +12,8 @@ struct kg_hub_site {
     char endpoint[512];  /* without a slash at the end */
     struct kg_str token; /* owned; empty: none */
 };
-/* From the environment.   errors: EINVAL (not an address, a token of several lines,
- * offline) */
+/* From the environment.   errors: EINVAL (not an address, a token with a blank or control
+ * character, offline), those of the token's file */
 kg_status kg_hub_site_open(struct kg_hub_site *site, struct kg_err *err) KG_MUST_CHECK;
 void kg_hub_site_close(struct kg_hub_site *site); /* {0} allowed */
 

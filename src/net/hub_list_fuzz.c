@@ -1,6 +1,6 @@
-/* Fuzz target: a list of the hub that is taken has a commit, digests that are names of
- * files, and no path that leads out of a snapshot; a name that is taken is one of a
- * folder. */
+/* Fuzz target: a list of the hub that is accepted has a commit, digests that can be file
+ * names, and no path that leads out of a snapshot; a name that is accepted can be a
+ * folder's. */
 #include "net/hub_internal.h"
 
 #include <stdlib.h>

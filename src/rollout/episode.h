@@ -12,8 +12,8 @@
  * How an episode ends, and t->finish then:
  * - the environment ends it (final answer): as the last turn ended, usually "stop_string"
  * - after `turns` turns with tools and one without: as the last turn ended
- * - the context or the response limit is full, or the observation and one more token do
- *   not fit (the observation is not appended): "length", and t->episode.cut
+ * - the context or answer_tokens is used up, or the observation and one more token do not
+ *   fit (the observation is not appended): "length", and t->episode.cut
  *
  * A turn that reaches its own limit does not end the episode; the environment is told.
  * With a window, a turn that begins with more tokens than the window is sampled given
@@ -67,10 +67,9 @@ struct kg_episode_opts {
                    false, own)
 
 struct kg_episodes; /* opaque: the open environment; tokenizer borrowed */
-/* errors: EINVAL (a limit out of range, or a window or response limit without effect in
- * this context; an environment that an outside program drives, without a host), of the
- * environment
- */
+/* errors: EINVAL (a limit out of range; a window or answer_tokens that is not below the
+ * context; an environment that an outside program drives, without a host), those of the
+ * environment */
 kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *tok,
                            const struct kg_episode_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
@@ -87,10 +86,9 @@ struct kg_episode_run {
     const struct kg_prompts *prompts;
     double *seconds_idle; /* NULL allowed */
 };
-/* Plays episodes instead of this file's loop of turns. An episode may have branches:
+/* Plays episodes instead of the loop of turns in episode.c. An episode may have branches:
  * contexts that do not continue each other. Its trajectory holds them one after another,
- * and a window begins each. The environment's verdict goes into t->reward, t->graded and
- * t->further. */
+ * and a window begins each. t->reward, t->graded and t->further are the environment's. */
 struct kg_episode_host {
     kg_status (*open)(void **state, const struct kg_tokenizer *tok,
                       const struct kg_episode_opts *opts, struct kg_err *err);
@@ -98,8 +96,8 @@ struct kg_episode_host {
     kg_status (*run)(void *state, const struct kg_episode_run *run, struct kg_err *err);
 };
 
-/* Adapts engine options to these episodes: sets max_len and max_open, and kv_tokens if 0.
- * NULL, or no env: opts are unchanged. */
+/* Adapts engine options to these episodes: sets episodes, max_len, max_open, and, with a
+ * window, kv_tokens if it is 0. e NULL, or no env: opts are unchanged. */
 void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e);
 void kg_episode_opts_fit(struct kg_rollout_opts *opts, const struct kg_episode_opts *e);
 /* Number of positions of the model in use: the context, or with a window, the window plus
@@ -119,9 +117,8 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * waited for the environment; NULL allowed.
  * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context or
  * exceeds the window; more than KG_MAX_STOPS stop strings; an environment that breaks its
- * contract), of the environment: EIO if a tool stays down and the run must then stop;
- * EINTERRUPTED: a stop was requested, and all episodes waited for the environment for 1
- * s */
+ * contract), those of the environment: EIO if a tool stays down and the run must stop;
+ * EINTERRUPTED, also if a stop was requested while all episodes waited 1 s for it */
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,
@@ -134,8 +131,8 @@ bool kg_episodes_stats(struct kg_env_stats *out, const struct kg_episodes *e);
 
 /* ---- an episode as text ---- */
 
-/* The text after the prompt in UTF-8, without special tokens, with stop strings, which
- * are tags. */
+/* The text after the prompt in UTF-8, without special tokens. Stop strings, which are the
+ * environment's tags, are included. */
 struct kg_episode_text {
     struct kg_str all;     /* owned: all text in order, with observations */
     struct kg_str model;   /* owned: model text of all turns */

@@ -1,4 +1,4 @@
-/* Packs, forwards, heads and draws.
+/* Packs tokens, runs the forward and the head, and draws.
  *
  * Invariant: a row does not depend on its neighbours, so every way to pack rows gives the
  * same bits; all choices below are choices of speed.

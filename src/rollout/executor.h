@@ -24,7 +24,7 @@ struct kg_exec_prompt {
     uint16_t *experts; /* (n,C) borrowed; out: experts of computed tokens; or NULL */
     /* a later pass draws further tokens after this prompt; at most one prompt has it */
     bool again;
-    int64_t row; /* out, private to the executor: >= 0 if this pass can draw a token */
+    int64_t row;      /* out: >= 0 if a token can be drawn after this pass */
     kg_status status; /* out: if not OK, scoring failed with err */
     struct kg_err err;
 
@@ -76,12 +76,12 @@ struct kg_exec {
     struct kg_kv *kv;           /* owned */
     struct kg_worker *workers;  /* (n_workers) owned: buffers per thread */
     int n_workers;
-    int32_t *top_ids; /* (rows,top_capacity) owned; both in rows of top_k */
+    int32_t *top_ids; /* (rows,top_capacity) owned, as top_logp; row r at r*top_k */
     float *top_logp;
     uint16_t *experts; /* (rows,C) owned; NULL: not recorded */
     int top_capacity;
     int top_k;           /* width of the arrays now: maximum over sequences */
-    double draw_seconds; /* time to draw in the last pass taken, summed over threads */
+    double draw_seconds; /* time to draw in the last pass taken, mean over threads */
     bool ahead;          /* a pass may be launched before the previous is taken */
     /* pass n is at n % KG_EXEC_PASSES; n counts all passes of all sessions */
     struct kg_exec_pass passes[KG_EXEC_PASSES];
@@ -101,7 +101,7 @@ struct kg_exec {
     uint64_t *kept;         /* (rows,(V+63)/64) owned; NULL: not recorded */
 };
 
-/* n_blocks: of the cache.   errors: ENOMEM, EINVAL; release it in any case */
+/* n_blocks: of the cache.   errors: ENOMEM, EINVAL. Release x also after an error. */
 kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
                        const struct kg_rollout_opts *opts, struct kg_kv_size n_blocks,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -112,7 +112,8 @@ struct kg_kv_size kg_exec_blocks(const struct kg_model *m, struct kg_kv_size n);
 /* Memory besides the cache. */
 struct kg_bytes kg_exec_memory(const struct kg_model *m,
                                const struct kg_rollout_opts *opts);
-/* Creates a worker for each current thread; no pass may be in flight.   errors: ENOMEM */
+/* Discards passes in flight, and creates one worker for each current thread, or one
+ * worker if the backend must be called from one thread.   errors: ENOMEM */
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 /* Reserves memory for this sampling and its records; not during a pass.   errors:
  * ENOMEM */

@@ -1,4 +1,4 @@
-/* From a request's numbers to blocks, and the reasons to refuse one. An accepted request
+/* The blocks that a request needs, and the reasons to refuse one. An accepted request
  * can always be finished: all blocks that a sequence can ever need are counted before
  * anything is computed (for layers with a window, those needed at once). A request that
  * an empty cache could not hold is refused. The last token is never fed back unless it

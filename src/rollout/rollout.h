@@ -6,9 +6,9 @@
  * decode step computes one token of every running sequence. The recorded log-prob is the
  * head's output; `score` returns the same bits.
  *
- * A draw depends only on (seed, stream, draw number, sample, number of tokens in the
- * trajectory) and the row's distribution. So a trajectory does not depend on the rest of
- * the batch, on arrival times, or on cancellations.
+ * The token drawn depends only on (seed, stream, draw number, sample, number of tokens
+ * sampled before) and the row's distribution. So a trajectory does not depend on the rest
+ * of the batch, on arrival times, or on cancellations.
  *
  * Two interfaces: kg_rollout_run takes all requests and returns when all are done.
  * Servers and episodes call kg_rollout_begin, then kg_rollout_submit at any time and
@@ -45,9 +45,9 @@ static inline float kg_inv_temperature(float temperature)
  * smaller id. */
 
 /* Changes to logits before the temperature. They affect only which token is drawn:
- * recorded log-probs stay those of the model. In this order: biases; repetition divides
- * positive and multiplies negative logits, once for each id in prompt or completion; then
- * presence and frequency. */
+ * recorded log-probs stay those of the model. They apply in this order: biases;
+ * repetition, which divides positive and multiplies negative logits, once for each id in
+ * prompt or completion; presence and frequency. */
 struct kg_logit_bias {
     int32_t id;
     float add;
@@ -96,9 +96,9 @@ enum { KG_PROMPT_ONLY = -1 };
 struct kg_request {
     const int32_t *prompt; /* borrowed while the engine runs */
     size_t prompt_n;       /* >= 1 */
-    int64_t prompt_index;
-    uint64_t draw;
-    int32_t n_samples; /* group size: number of trajectories of this prompt */
+    int64_t prompt_index;  /* number of the prompt, for records and errors */
+    uint64_t draw;         /* draw number of the prompt; keys the RNG */
+    int32_t n_samples;     /* group size: number of trajectories of this prompt */
     /* maximum of new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
     int32_t max_tokens;
     int32_t
@@ -112,13 +112,13 @@ struct kg_request {
     /* the request's parameters, borrowed; NULL: the session's parameters */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many
-     * tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them are
-     * reserved at its start. */
+     * tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them, or
+     * with `window` for a window and a turn, are reserved at its start. */
     int32_t context;
-    /* for episodes. 0: a turn is sampled given all earlier text. > 0: if there are more
-     * tokens when a turn begins, it is sampled given only this many newest ones; they are
-     * recomputed from position 0, and the trajectory records it (struct kg_traj_window).
-     * Not below the prompt's length; the limit of the first turn holds for all turns. */
+    /* for episodes. 0: a turn is sampled given all earlier text. > 0: if more tokens than
+     * this precede a turn, it is sampled given only the newest `window` tokens. They are
+     * recomputed from position 0, and the trajectory records it (kg_traj_window). Not
+     * below the prompt's length; no turn may exceed the limit of the first one. */
     int32_t window;
     /* for kg_episodes_run: tokens that a sample may draw until it pauses, with finish
      * NONE and all of its text; 0: no limit */
@@ -167,11 +167,11 @@ struct kg_rollout_opts {
 
 struct kg_rollout_stats {
     int64_t prefill_tokens;
-    int64_t decode_tokens; /* tokens added to trajectories */
+    int64_t decode_tokens; /* added by decode steps: all but the first of each turn */
     int64_t decode_steps;  /* steps that added a token */
     double prefill_seconds;
     double decode_seconds;
-    double draw_seconds;              /* included above: drawing tokens on the host */
+    double draw_seconds;              /* part of decode_seconds: drawing on the host */
     struct kg_traffic decode_traffic; /* includes what other threads move meanwhile */
 };
 
@@ -259,8 +259,8 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* Appends a request to the queue; computes nothing. *q, its prompt, its sampling and
- * trajs (n_samples, each {0}) must stay in place until every trajectory was reported or
- * cancelled; the caller releases the trajectories.
+ * trajs (n_samples, each {0}) must stay in place until every trajectory was reported (an
+ * episode: closed) or cancelled; the caller releases the trajectories.
  * errors: EINVAL (as kg_rollout_run: the request can never run; the session continues),
  * ENOMEM */
 kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
@@ -272,7 +272,7 @@ kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
  * `finished`. An error returned here is a failure of the engine or of a callback; then
  * only begin and free are allowed.
  * load: out, NULL allowed.
- * errors: ENOMEM, EINTERRUPTED (with stop_on_signal), of the model, of the callbacks */
+ * errors: ENOMEM, EINTERRUPTED (with stop_on_signal), those of model and callbacks */
 kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *r);
@@ -289,16 +289,16 @@ void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);
 /* Episodes (context > 0). When a turn ends, by EOS, stop string or the turn's limit, the
  * sequence is parked: its row is freed, its blocks stay. Then either
  * - kg_rollout_resume appends the observation (n may be 0) with source TOOL, and queues
- *   the next turn of at most max_tokens tokens (0: the limit of the sampling) before all
- *   requests that have not started. Computes only the observation and the last sampled
- *   token, whose key is missing. Searches stop strings in the new turn only; random draws
- *   continue from the last turn's count. t->finish is NONE until the turn ends. If the
- *   text exceeds a window, its newest tokens are recomputed.
+ *   the next turn of at most max_tokens tokens (0: the sampling's max_tokens) before all
+ *   requests that have not started. Only the observation and the last sampled token,
+ *   whose key is missing, are computed. Stop strings are searched in the new turn only;
+ *   random draws continue from the last turn's count. t->finish is NONE until the turn
+ *   ends. If the text exceeds a window, its newest tokens are recomputed.
  * - or kg_rollout_close ends the episode and frees its blocks; t is unchanged.
  * An episode that is never closed holds its blocks until kg_rollout_begin.
  * errors: EINVAL (t is not parked; an unknown token; t->n + n + max_tokens exceeds the
- * request's context; with a window, max_tokens exceeds the first turn's limit: t is
- * unchanged and still parked), ENOMEM */
+ * request's context; with a window, max_tokens exceeds the first turn's limit); t is then
+ * unchanged and keeps its state; ENOMEM */
 kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
                             const int32_t *tokens, size_t n, int32_t max_tokens,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -312,11 +312,8 @@ kg_status kg_rollout_text(struct kg_str *out, const struct kg_tokenizer *tok,
                           const struct kg_traj *t, const char *const *stops, int n_stops,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Stop strings: found in the text of a completion while it grows, token by token.
- *
- * A stop string may begin inside one token and end inside another, so the search is on
- * text, not on ids.
- */
+/* Stop strings are searched in the text of a completion while it grows, token by token:
+ * not in ids, because one may begin inside one token and end inside another. */
 
 /* *at <- the byte offset of the earliest stop string in text that ends after byte `seen`.
  * returns false, with *at unchanged, if there is none */

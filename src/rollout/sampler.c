@@ -1,12 +1,12 @@
 /* One token from one row of logits.
  *
  * Without truncation the row is walked once: sums of exp(z - lse) over blocks of the
- * vocabulary find the block in which u falls, a walk through this block the id. With
- * truncation only the likeliest ids are collected and sorted: each truncation keeps a
- * prefix of the ids in the order (falling logit, rising id), so together they keep the
+ * vocabulary show in which block u falls, and a walk through this block finds the id.
+ * With truncation only the likeliest ids are collected and sorted: each truncation keeps
+ * a prefix of the ids in the order (falling logit, rising id), so together they keep the
  * shortest of their prefixes.
  *
- * What a device does the same way is in tensor/draw_inline.h. Not here: the random number
+ * Code that devices share is in tensor/draw_inline.h. Not here: the random number
  * (base/rng.h), the log sum exp (the head), EOS and stop strings (rollout.c).
  */
 #include "rollout/sampler.h"

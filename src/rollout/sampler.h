@@ -52,16 +52,15 @@ struct kg_sampler_pick {
 };
 void kg_sampler_pick_release(struct kg_sampler_pick *pick);
 
-/* Checks the ranges of all sampling parameters (temperature, top_p, top_k, min_p,
- * max_tokens, stops, adjust), except the ids in adjust.
- * errors: EINVAL */
+/* Checks the ranges of temperature, top_p, top_k, min_p, max_tokens, stops and adjust,
+ * except the ids in adjust.   errors: EINVAL */
 kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err) KG_MUST_CHECK;
 /* Whether sampling may drop ids of the vocabulary. */
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);
 
-/* Draws a token. scratch: NULL allowed without truncation and adjustments; u in [0, 1)
- * temperature 0: the largest logit, ties by the smaller id; u is ignored.
- * errors: ENONFINITE (lse), ENOMEM (for kept ids) */
+/* Draws a token. At temperature 0 it is that of the largest logit, ties by the smaller
+ * id, and u is ignored. scratch: NULL allowed without truncation and adjustments; u: in
+ * [0, 1)   errors: ENONFINITE (lse), ENOMEM (for kept ids) */
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,

@@ -30,8 +30,8 @@
     KG_TEMPERATURE_KEY(X, 1, __VA_ARGS__), KG_TRUNCATION_KEYS(X, __VA_ARGS__)
 
 /* Rows over a struct S; `before` is the prefix of their keys, and `at` that of the
- * fields ("rollout.sampling."). needs: condition of the temperature; cut: of the other
- * keys. */
+ * fields ("rollout.sampling."). may_change: kg_opt_row.free; needs: kg_opt_row.needs of
+ * the temperature; cut: that of the other rows */
 #define KG_SAMPLING_ROWS(before, S, at, may_change, needs, cut)                          \
     KG_TEMPERATURE_KEY(KG_SAMPLING_ROW, 1, before, S, at, may_change, needs),            \
         KG_TRUNCATION_KEYS(KG_SAMPLING_ROW, before, S, at, may_change, cut)

@@ -1,8 +1,8 @@
 /* Slots, groups and blocks: which sample starts next, and which blocks it gets.
  *
  * Invariant: a sample starts only with all blocks that it can ever need. So a running
- * sample never waits for memory and is never preempted. With a window, its table is
- * circular in the blocks that it needs at once. A sample shares the full blocks of its
+ * sample never waits for memory and is never preempted. With a window, a sample's table
+ * is circular in the blocks that it needs at once. A sample shares the full blocks of its
  * prompt by a reference; the group has its own references until its last sample has its
  * first token, so the prompt stays when early samples end.
  *

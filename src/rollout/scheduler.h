@@ -1,4 +1,4 @@
-/* The scheduler: assigns batch rows and cache blocks to samples. It only counts, and does
+/* The scheduler assigns batch rows and cache blocks to samples. It only counts, and does
  * not depend on the computation.
  *
  * A request is a job: a number of samples of one prompt. Jobs wait in a queue. The first
@@ -139,7 +139,7 @@ struct kg_sched {
     int64_t n_waiting; /* samples not started */
 };
 
-/* errors: ENOMEM; release it in any case */
+/* errors: ENOMEM. Release s also after an error. */
 kg_status kg_sched_init(struct kg_sched *s, const struct kg_sched_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_sched_release(struct kg_sched *s);

@@ -17,7 +17,7 @@ struct kg_score_seq {
     /* first position to score. The head skips earlier ones: logp, entropy and sum_sq are
      * 0 there, and the other arrays are unchanged, as at position 0 */
     size_t from;
-    float temperature; /* > 0; 0 means 1 */
+    float temperature; /* 0 means 1 */
     /* (n,K) ids whose log-probs are computed at position t; NULL: none */
     const int32_t *indices;
     float *logp; /* (n) out: logp[t] of tokens[t] given tokens[0..t); logp[0] = 0 */
@@ -37,8 +37,8 @@ kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    struct kg_err *err) KG_MUST_CHECK;
 
-/* A part of a trajectory as a sequence of a pack; tokens before its first sampled one may
- * be shared. replay: with the sampler's experts, if they were recorded */
+/* A part of a trajectory as a sequence of a pack; tokens before the part's first MODEL
+ * token may be shared. replay: with the sampler's experts, if they were recorded */
 struct kg_rows_seq kg_traj_seq(const struct kg_traj *t, struct kg_traj_part part,
                                bool replay);
 /* Adds a part to the pack, where it must fit, and selects the rows of its MODEL tokens,

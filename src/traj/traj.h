@@ -77,9 +77,9 @@ struct kg_traj_episode {
     int32_t invalid; /* turns without a legal action */
     int32_t failed;  /* calls that failed */
     bool answered;   /* ended by the model's final answer */
-    bool cut;        /* ended because the context was full */
+    bool cut;        /* ended because the context or answer_tokens was used up */
     size_t begin;    /* first token of the newest turn */
-    /* > 0: paused after a tool call; the weights after this number of steps continue it,
+    /* > 0: paused after a tool call; the weights of this many steps later continue it,
      * beginning with the observation */
     int32_t asked;
     enum kg_finish ended; /* how the turn of that call ended */
@@ -175,7 +175,7 @@ kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
 /* The kept set of token j; its bytes begin at *at of t->kept, and *at moves past them. */
 struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
 /* Appends tokens [begin, end) of another trajectory: the MODEL tokens with their records,
- * the others as observations.   errors: ENOMEM */
+ * the others as observations. Neither may record experts.   errors: ENOMEM */
 kg_status kg_traj_extend(struct kg_traj *t, const struct kg_traj *from, size_t begin,
                          size_t end, struct kg_err *err) KG_MUST_CHECK;
 /* Records the experts (n,C) of tokens [j, j+n). */
@@ -195,7 +195,7 @@ kg_status kg_traj_set_version(struct kg_traj *t, size_t begin, int64_t version,
 /* A part is a range that is computed as one sequence to reproduce the recorded log-probs:
  * tokens [from, end). Tokens [begin, end) were drawn in this context. The parts cover
  * every MODEL token once, in order. Without windows, or with `whole`, there is one part:
- * the whole trajectory. */
+ * the whole trajectory. A trajectory without completion has no part. */
 struct kg_traj_part {
     size_t from, begin, end;
 };
@@ -208,7 +208,7 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   prompt_index, draw, sample   identify the trajectory
  *   finish                       "stop", "stop_string", "length", "cancelled";
  *                                "none": unfinished
- *   reward, graded               reward is null if the response could not be graded
+ *   reward, graded               reward is null if it could not be graded
  *   shaping                      added to the reward for length (0: none)
  *   rewards {NAME: number}       only with several rewards: each unweighted, null if it
  *                                could not be graded
@@ -221,7 +221,7 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   logp [number or null]       one per token: the sampler's log-prob; null except for m
  *   experts [[int] or null]      if recorded: C ids per token, layer by layer; null if
  *                                the sampler never computed the token
- * anchor_logp [number or null] the same for the anchor; only if given
+ *   anchor_logp [number or null] the same for the anchor; only if given
  *   turns, calls, invalid, failed, answered, cut     only for episodes: struct
  *                                kg_traj_episode
  *   windows [[begin, from]]      only for episodes: struct kg_traj_window
