@@ -15,7 +15,7 @@ double kg_clock_unix_seconds(void);
 double kg_clock_thread_seconds(void); /* processor time of the calling thread */
 
 /* Initialises a condition variable for waits on the monotonic clock, so that setting the
- * wall clock changes no wait. kg_clock_deadline: the time `ms` from now. */
+ * wall clock changes no wait. kg_clock_deadline: that clock's time `ms` ms from now. */
 void kg_clock_cond(pthread_cond_t *cond);
 struct timespec kg_clock_deadline(int ms);
 

@@ -1,7 +1,7 @@
 /* Files: whole reads, read-only maps, and writes that are either complete or absent.
  *
- * Everything that touches a disk goes through here, so that one switch can make the n-th
- * request fail and every error names path and reason. It handles bytes, not formats.
+ * Nearly all file access goes through here, so that one switch can make the n-th call
+ * fail and every error names path and reason. These functions know bytes, not formats.
  */
 #ifndef KG_BASE_FILE_H
 #define KG_BASE_FILE_H
@@ -27,7 +27,8 @@ kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max
 kg_status kg_file_read_secret(struct kg_str *out, const char *path, uint64_t max_bytes,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* A read-only map of a regular file. An empty file maps to data = NULL, bytes = 0. */
+/* A read-only map of a regular file. An empty file maps to data = NULL, bytes = 0.
+ * errors: NOTFOUND, EIO (also not a regular file), ENOMEM */
 struct kg_map {
     const unsigned char *data; /* owned map */
     uint64_t bytes;

@@ -1,9 +1,9 @@
 /* All heap memory of kedge is allocated here.
  *
- * Beyond malloc, it offers zeroed and 64-byte aligned blocks, a process-wide cap, current
- * and peak byte counts, and a switch that makes the n-th allocation fail, so that tests
- * can walk every out-of-memory path. Blocks of a megabyte or more are fresh pages, which
- * take no memory until touched. All functions may be called from any thread.
+ * Blocks are zeroed and 64-byte aligned; those of a megabyte or more are fresh pages,
+ * which take no memory until touched. There are a process-wide cap, current and peak byte
+ * counts, and a switch that makes the n-th allocation fail, so that tests can walk every
+ * out-of-memory path. All functions may be called from any thread.
  */
 #ifndef KG_BASE_MEM_H
 #define KG_BASE_MEM_H

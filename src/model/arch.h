@@ -42,7 +42,7 @@ enum {
 
 /* Fields of config.json that only some classes have, and the meaning of absent ones. */
 enum kg_reads {
-    KG_READS_HEAD_DIM = 1 << 0,    /* head_dim; kedge writes it even if D/H */
+    KG_READS_HEAD_DIM = 1 << 0,    /* head_dim; kedge writes it even if it is D/H */
     KG_READS_HEADS = 1 << 1,       /* num_key_value_heads absent: equal to heads */
     KG_READS_BIAS = 1 << 2,        /* attention_bias: of q, k, v and o */
     KG_READS_MLP_BIAS = 1 << 3,    /* mlp_bias: of gate, up and down */

@@ -127,7 +127,7 @@ struct kg_model_opts {
     const struct kg_lora *lora;  /* borrowed; adapters to add. NULL: none */
     const char *adapter;         /* borrowed; folder with their values. NULL: new ones */
     uint64_t seed;               /* for new adapters */
-    const struct kg_model *base; /* borrowed; the outline shares its weights; or NULL */
+    const struct kg_model *base; /* borrowed; an outline shares its weights; NULL: none */
     /* borrowed: each rank has a shard (kg_cut_of) of the master weights and collects
      * `compute` from all; all must then call the functions documented as collective.
      * NULL, or a single rank: not sharded */
@@ -272,7 +272,8 @@ struct kg_pack {
 };
 
 /* Activations of one packed micro-batch: all that the backward needs. With checkpointing
- * only the input of every layer is kept, and the rest is recomputed. */
+ * only the input of every layer is kept, and the rest is recomputed.
+ * errors: EINVAL (max_tokens), ENOMEM */
 struct kg_acts; /* opaque */
 kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
                          int64_t max_tokens, bool checkpoint,
@@ -283,7 +284,8 @@ struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* Makes d->how and d->inv_temp point to the last forward's arrays in backend memory; NULL
  * if the forward had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
-/* Bytes in backend and host memory. more: number of further int32 (keys, experts) */
+/* Bytes of acts in backend and host memory. more: number of int32 that a pack stages
+ * besides tokens and sequences (keys, preset experts) */
 struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
                               bool checkpoint, int64_t more);
 /* Maximum kg_pack.n_keys of a pack with shared prefixes; at least max_tokens. */

@@ -12,8 +12,8 @@
  *
  * If the model is sharded over ranks (kg_model.ranks), each rank has and updates the
  * state of its shard, and receives the weights of the other shards; the norm is that of
- * the whole model. kg_optim_update (whose gradients are then the sums over ranks),
- * kg_optim_exchange and the functions of the anchor are then collective.
+ * the whole model. Then kg_optim_update, kg_optim_exchange and the functions of the
+ * anchor are collective, and the gradients must have been summed over the ranks.
  *
  * Schedule-free AdamW has three points: gradients are taken at y, z makes the steps, and
  * x, the average of z over the updates, is the learned model. Master weights are y during
@@ -60,7 +60,7 @@ struct kg_optim_opts {
     int64_t warmup_stair;
     int64_t total_updates; /* linear and cosine reach min_lr here */
     double min_lr;
-    bool keep_trained;     /* row averages: evaluate and save the trained weights */
+    bool keep_trained;     /* averaging rows: evaluate and save the trained weights */
     enum kg_dtype moments; /* KG_F32, or KG_BF16 with stochastic rounding: kg_op_adamw */
     struct kg_rng_key rounding; /* for that rounding */
     bool cut_grads; /* sharded model: keep only this rank's shard of the gradient */
@@ -100,7 +100,7 @@ void kg_optim_free(struct kg_optim *o);
 double kg_optim_lr(const struct kg_optim_opts *opts,
                    int64_t update); /* update: 1 is the first */
 
-/* For a loaded state: sets the number of updates that it comes after. */
+/* Call after the state was loaded. step: number of updates made so far */
 void kg_optim_resume(struct kg_optim *o, int64_t step);
 
 /* One update from o->grads: norm, clip, the row's step, refresh of `compute`. A

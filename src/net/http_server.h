@@ -49,7 +49,7 @@ struct kg_http_server_opts {
     int port;                /* 0: any free port */
     size_t max_body_bytes;   /* 0: 1 MiB; a longer body gets a 413 */
     size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
-    size_t max_stream_bytes; /* written but not yet read by the client; 0: 1 MiB */
+    size_t max_stream_bytes; /* of a stream, written but not yet sent; 0: 1 MiB */
     int max_connections;     /* 0: 1024; further ones get a 503 and are counted */
     /* Limit over all clients: bodies, also incomplete ones, and responses not yet sent;
      * 0: 256 MiB. Beyond it each body or response may still have 64 KiB. */
@@ -62,11 +62,11 @@ struct kg_http_server_opts {
     /* (n_keys) borrowed: a key for each user, instead of bearer_key */
     const struct kg_http_key *keys;
     size_t n_keys;
-    bool api_key_header;   /* the key may also come as X-API-Key: KEY */
+    bool api_key_header;   /* the key may also be in the header X-API-Key: KEY */
     const char *open_path; /* NULL or a path that needs no key, "/health"; borrowed */
-    /* A server without a key that listens on this machine only accepts requests whose
-     * Host, and Origin if present, names this machine or is in this comma-separated list
-     * ("*": any). Others get a 403. borrowed */
+    /* If the server has no key and a local address, a request gets a 403 unless its Host,
+     * and its Origin if present, names this machine or is in this list ("a,b"; "*": any).
+     * Must be NULL for other addresses. borrowed */
     const char *allow_hosts;
     const struct kg_http_route *routes; /* ended by method NULL; borrowed */
     kg_http_error_fn error_body;        /* NULL: {"error": message} */

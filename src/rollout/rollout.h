@@ -191,7 +191,7 @@ struct kg_rollout; /* opaque: model borrowed, cache and scratch owned */
 kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
                             const struct kg_rollout_opts *opts, struct kg_err *err)
-    KG_MUST_CHECK; /* tok: NULL allowed without stop strings */
+    KG_MUST_CHECK; /* tok: NULL allowed without stop strings   errors: EINVAL, ENOMEM */
 void kg_rollout_free(struct kg_rollout *r);
 const struct kg_model *kg_rollout_model(const struct kg_rollout *r);
 const struct kg_rollout_opts *kg_rollout_get_opts(const struct kg_rollout *r);
