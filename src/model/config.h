@@ -109,8 +109,8 @@ struct kg_model_config {
  * tied, even if config.json says so, as in transformers 5.
  * ignore: fields without effect according to the user (model.ignore); NULL: none
  * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name),
- * EINVAL (impossible sizes), ECONFLICT (`ignore` names a known field); those of the
- * weights' files */
+ * EINVAL (impossible sizes), ECONFLICT (`ignore` names a known field; fields contradict
+ * each other); those of the weights' files */
 kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
                                const struct kg_opt_list *ignore,
                                struct kg_err *err) KG_MUST_CHECK;

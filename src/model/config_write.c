@@ -1,7 +1,7 @@
 /* Writes a config.json that transformers loads.
  *
  * It has the fields that transformers' class writes, in the layout that both its older
- * and its newer releases read (rope_theta and rope_scaling outside, torch_dtype). Fields
+ * and its newer releases read (top-level rope_theta, rope_scaling, torch_dtype). Fields
  * that have no effect in kedge but that other programs read (a chat setting, say) are
  * copied from the config that the model came with.
  */

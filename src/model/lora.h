@@ -23,12 +23,12 @@ enum { KG_LORA_TARGETS = 64, KG_LORA_NAME = 96, KG_LORA_RULES = 1024 };
 /* Rules of adapter_config.json that change targets, r or alpha. Regular expressions have
  * Python's syntax and match whole names or suffixes after a dot (text/pattern.h). */
 enum kg_lora_kind {
-    KG_LORA_TARGET_RE,  /* whole names; replaces the list */
-    KG_LORA_EXCLUDE,    /* suffix, as in the list; modules that match are no targets */
-    KG_LORA_EXCLUDE_RE, /* whole names */
-    KG_LORA_LAYER,      /* value: a layer; suffixes in the list match in these only */
-    KG_LORA_RANK,       /* suffix; value: rank; the first match wins */
-    KG_LORA_ALPHA,      /* suffix; value: alpha; the first match wins */
+    KG_LORA_TARGET_RE,  /* expression for whole names; replaces the list of targets */
+    KG_LORA_EXCLUDE,    /* suffix, as in that list; modules that match are no targets */
+    KG_LORA_EXCLUDE_RE, /* as EXCLUDE: an expression for whole names */
+    KG_LORA_LAYER,      /* value: a layer; the list applies only to such layers */
+    KG_LORA_RANK,       /* expression for suffixes; value: rank; the first match wins */
+    KG_LORA_ALPHA,      /* expression for suffixes; value: alpha; the first match wins */
 };
 struct kg_lora_rule {
     enum kg_lora_kind kind;

@@ -4,8 +4,8 @@
  * Submit, then poll: callbacks run inside kg_http_client_poll, which blocks at most for
  * the given time; nothing else blocks. A request is retried if its failure may be
  * temporary: host not resolved, connection refused, reset or closed early, timeout, 408,
- * 429, 5xx. The pause between tries doubles, or is the server's Retry-After; at most 60
- * s. Retries end when the tries or the deadline are used up.
+ * 429, 5xx. The pause between tries doubles, or is the server's Retry-After, but is at
+ * most 60 s. Retries end when the tries or the deadline are used up.
  *
  * The client uses no signals, no .netrc, and no proxy unless `surroundings` is set: only
  * the options decide what is sent. Redirects are returned, not followed. A client may be

@@ -67,9 +67,9 @@ struct kg_http_chunks {
     size_t extras; /* bytes of extensions and trailers so far */
 };
 
-/* Consumes bytes of a chunked body: *used of n. Appends data to body, at most max bytes.
- * returns 0 (the body is complete in state DONE), or the HTTP status of the refusal and
- * *why */
+/* Consumes *used of n bytes of a chunked body. Appends the data to body, which may have
+ * at most max bytes.   returns 0 (the body is complete in state DONE), or the HTTP status
+ * of the refusal and *why */
 int kg_http_chunks_feed(struct kg_http_chunks *c, struct kg_str *body, size_t max,
                         const char *data, size_t n, size_t *used, const char **why);
 

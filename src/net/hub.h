@@ -3,7 +3,7 @@
  * HF_ENDPOINT names the hub (default https://huggingface.co). The key is HF_TOKEN, else
  * HUGGING_FACE_HUB_TOKEN, else the contents of the file HF_TOKEN_PATH or HF_HOME/token.
  * It is sent only to the endpoint's own origin, even after a redirect. HF_HUB_OFFLINE=1
- * and TRANSFORMERS_OFFLINE=1 forbid requests. Proxies and certificates come from the
+ * or TRANSFORMERS_OFFLINE=1 forbids requests. Proxies and certificates come from the
  * environment (http_client.h).
  */
 #ifndef KG_NET_HUB_H

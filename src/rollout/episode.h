@@ -118,7 +118,7 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context or
  * exceeds the window; more than KG_MAX_STOPS stop strings; an environment that breaks its
  * contract), those of the environment: EIO if a tool stays down and the run must stop;
- * EINTERRUPTED, also if a stop was requested while all episodes waited 1 s for it */
+ * EINTERRUPTED, also for a stop while all episodes have waited for tools for 1 s */
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,
