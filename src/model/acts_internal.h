@@ -36,7 +36,7 @@ struct kg_expert_scratch {
 
 /* Activations of one layer. */
 struct kg_layer_acts {
-    struct kg_vec inv1; /* (N) of norm1 */
+    struct kg_vec inv1; /* (N) norm1's inverse RMS */
     struct kg_mat h1;   /* (N,D) ct, normed input */
     /* (N,Q) and (N,Kd) fp32, before the head norm; only with QK-norm. If kg_joins, they
      * are adjacent columns, with v_raw; otherwise v_raw has no data */
@@ -49,7 +49,7 @@ struct kg_layer_acts {
     struct kg_mat o;     /* (N,Q) ct, attention output */
     struct kg_vec lse;   /* (N,H) */
     struct kg_mat x_mid; /* (N,D) fp32, residual stream between attention and FFN */
-    struct kg_vec inv2;  /* (N) of norm2 */
+    struct kg_vec inv2;  /* (N) norm2's inverse RMS */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward overwrites it with dgate */
     struct kg_mat up;    /* (N,F) ct; if kg_joins, the columns after gate's */
@@ -57,8 +57,8 @@ struct kg_layer_acts {
     /* with norms after attention and feed-forward: their outputs */
     struct kg_mat out1; /* (N,D) fp32 */
     struct kg_mat out2; /* (N,D) fp32 */
-    struct kg_vec inv3; /* (N) of post1 */
-    struct kg_vec inv4; /* (N) of post2 */
+    struct kg_vec inv3; /* (N) post1's inverse RMS */
+    struct kg_vec inv4; /* (N) post2's inverse RMS */
 };
 
 /* Keys of all J positions of all sequences, for a pack with shared prefixes. */
@@ -79,7 +79,7 @@ struct kg_staged {
     struct kg_ivec tokens; /* (N) */
     struct kg_ivec pos;    /* (N) */
     struct kg_ivec rows;   /* (n_rows) indices into the pack */
-    struct kg_ivec keys;   /* (J) key rows of each sequence; empty: its own rows */
+    struct kg_ivec keys;   /* (J) key rows of all sequences; empty: their own */
     /* before a backward: `keys` holds row n at places[i], key_ends[n-1] <= i <
      * key_ends[n], in ascending order; places (J), key_ends (N) */
     struct kg_ivec key_ends, places;
@@ -120,7 +120,7 @@ struct kg_acts {
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
-    struct kg_vec inv;           /* (N) the final norm's inv, see kg_op_rmsnorm */
+    struct kg_vec inv;           /* (N) the final norm's inverse RMS */
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch of forward and backward */
     struct kg_mat act; /* (N,F) ct: silu(gate) up; then its gradient */

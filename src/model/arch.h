@@ -64,7 +64,7 @@ enum kg_reads {
     KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, instead of num_experts */
     KG_READS_EXPERT_FFN =
         /* moe_intermediate_size is the width of experts; layers without experts are
-         * listed */
+         * listed (mlp_only_layers) */
     1 << 17,
     KG_READS_NORMALISE = 1 << 18, /* norm_topk_prob; true in other classes */
 };

@@ -36,8 +36,8 @@ struct kg_param {
     int64_t rows;     /* 1-D tensors: rows 1 */
     int64_t cols;
     int64_t file_row;      /* first row within the file's tensor */
-    int64_t file_rows;     /* rows of that tensor, which parameters may share */
-    int n_dims;            /* 1 or 2 in the file */
+    int64_t file_rows;     /* rows of that tensor; parameters may be parts of one */
+    int n_dims;            /* number of dimensions in the file: 1 or 2 */
     bool is_product;       /* used in products, in ct; else fp32 (norms, biases) */
     int64_t offset;        /* first element in the slabs; -1: frozen */
     struct kg_mat compute; /* (rows, cols) in ct or quantised; fp32 for vectors */
@@ -107,7 +107,7 @@ struct kg_model {
     struct kg_vec inv_freq;         /* (kg_rope_pairs) owned by the base, if shared */
     struct kg_vec local_inv_freq;   /* the same for layers with local rope; or empty */
     char *dir;                      /* source folder; owned, NULL for a new model */
-    uint64_t base_hash; /* of the base checkpoint, if it has adapters (lora_base.c) */
+    uint64_t base_hash; /* hash of the base, in a model with adapters (lora_base.c) */
     void *priv;         /* owned: struct kg_model_priv */
 };
 

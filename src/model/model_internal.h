@@ -109,8 +109,8 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          const struct kg_st_tensor *t, const char *by,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Finds and checks p's tensor in a set, and reads n of a tensor's values from `first` on,
- * as fp32.   errors: NOTFOUND, SHAPE, DTYPE, naming file and tensor */
+/* kg_tensor_find finds and checks p's tensor in a set; kg_tensor_read reads n values of a
+ * tensor from `first` on, as fp32.   errors: NOTFOUND, SHAPE, DTYPE, naming the tensor */
 struct kg_st_set;
 kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
                          const struct kg_param *p, struct kg_err *err) KG_MUST_CHECK;

@@ -29,8 +29,8 @@ struct kg_rows_ask {
     bool sets;   /* log mass of the rows' sets */
     bool sum_sq; /* runs the head a second time */
     /* models with experts: start copying the router's statistics (tokens per expert, sums
-     * of probabilities) to the host during the forward, so that kg_rows_load and
-     * kg_rows_p_sum do not wait */
+     * of probabilities) to the host before the head runs, so that kg_rows_load and
+     * kg_rows_p_sum need not wait */
     bool load;
     int top_k; /* number of top ids */
     /* exact KL(model||anchor) or KL(anchor||model). The anchor's forward runs over the

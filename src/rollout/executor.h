@@ -52,7 +52,7 @@ struct kg_exec_step {
     const int32_t *top_ids; /* (record_top_k) valid until the next pass */
     const float *top_logp;
     const uint16_t *experts; /* (C) experts of the fed token; NULL: not recorded */
-    kg_status status;        /* if not OK, nothing was drawn, because of err */
+    kg_status status;        /* if not OK, nothing was drawn; err has the reason */
     struct kg_err err;
 };
 
@@ -120,9 +120,9 @@ kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* One prefill pass: computes the first n of `wanted` in order, with pieces of several in
- * one pack: one chunk, or all missing tokens. Runs the head on the last row of each
- * complete prompt; the row of a prompt that was complete before was kept (`again`).
+/* One prefill pass over the first n of `wanted`, in order: computes one chunk, or all
+ * missing tokens, with pieces of several prompts in a pack. Runs the head on the last row
+ * of each complete prompt; if a prompt was complete before, its row was kept (`again`).
  * n_tokens: increased by the number of computed tokens */
 kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t *n_tokens,
                           struct kg_err *err) KG_MUST_CHECK;

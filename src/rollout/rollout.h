@@ -111,7 +111,7 @@ struct kg_request {
     int32_t begun;
     /* the request's parameters, borrowed; NULL: the session's parameters */
     const struct kg_sampling *sampling;
-    /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many
+    /* 0: one completion. > 0: an episode of several turns with at most this many
      * tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them, or
      * with `window` for a window and a turn, are reserved at its start. */
     int32_t context;
@@ -130,8 +130,8 @@ struct kg_request {
      * all its tokens, and `drawn` counts those of the model. NULL: a new episode */
     const struct kg_traj *paused;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */
-    /* which adapters of a mixed model (kg_model_mix) to use: 0 its own, i > 0 those of
-     * others[i - 1]. The result does not depend on the rest of the batch */
+    /* which adapters of a mixed model (kg_model_mix) to use: 0 the model's own, i > 0
+     * those of others[i - 1]. The result does not depend on the rest of the batch */
     int32_t adapter;
 };
 

@@ -73,7 +73,7 @@ kg_status kg_sampler_take(struct kg_sampler_pick *pick, const struct kg_drawn *d
                           double lse, const uint64_t *kept, int32_t vocab,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Computes the ids that a draw from the row would keep: n_kept, cut and kept of the pick,
- * even without record_kept. It depends on row and parameters only.   errors: as above */
+ * even without record_kept; adjustments are ignored.   errors: as above */
 kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,

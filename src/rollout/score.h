@@ -43,7 +43,7 @@ struct kg_rows_seq kg_traj_seq(const struct kg_traj *t, struct kg_traj_part part
                                bool replay);
 /* Adds a part to the pack, where it must fit, and selects the rows of its MODEL tokens,
  * at the temperature of the draw. ids: (n,width) of these tokens, as in kg_rows_want;
- * kept: (n) their sets, as in kg_rows_want_set; NULL: none.   returns n */
+ * kept: (n) their sets, as in kg_rows_want_set; NULL: none.   returns n, their number */
 int64_t kg_traj_want(struct kg_rows *p, const struct kg_traj *t, struct kg_traj_part part,
                      bool replay, const int32_t *ids, int width,
                      const struct kg_idset *kept);

@@ -36,7 +36,7 @@ struct kg_further {
     double x[KG_FURTHER];
 };
 
-/* The index of a name, which is added if new. name: less than KG_FURTHER_NAME bytes
+/* *k <- the index of a name, which is added if new. name: below KG_FURTHER_NAME bytes
  * errors: EFORMAT (too many names) */
 kg_status kg_further_find(int *k, struct kg_further_names *names, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -134,7 +134,7 @@ struct kg_traj {
     int64_t prompt_index;       /* row of the data set */
     uint64_t draw;              /* draw number of the prompt in the run; keys the RNG */
     int32_t sample;             /* index within the group */
-    double reward;              /* of the task */
+    double reward;              /* the task's */
     int n_parts;                /* number of separate rewards; 0: a single one */
     double part[KG_TRAJ_PARTS]; /* (n_parts) unweighted; NaN: could not be graded */
     struct kg_further further;  /* additional numbers of graders */
