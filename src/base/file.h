@@ -66,7 +66,7 @@ bool kg_file_is_temporary(const char *path);
 /* A stream of writes into path, for large files. Bytes are buffered. `_close` flushes,
  * fsyncs and closes; if that fails, it does what `_abort` does: closes and unlinks (but
  * keeps a continued file, without its unflushed bytes). Both leave w = {0}; `_abort` of
- * {0} does nothing. Messages have the path and the errno text; ENOSPACE: a full disk. */
+ * {0} does nothing. Messages have the path and errno's text; ENOSPACE: disk full. */
 struct kg_file_writer {
     int fd;
     unsigned char *buffer; /* owned */
@@ -146,7 +146,7 @@ kg_status kg_file_lock_take(struct kg_file_lock *lock, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 void kg_file_lock_release(struct kg_file_lock *lock);
 
-/* Bytes that an unprivileged process may still write under path.   errors: EIO */
+/* Bytes that an unprivileged process may still write at path.   errors: NOTFOUND, EIO */
 kg_status kg_file_free_bytes(uint64_t *bytes, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
 

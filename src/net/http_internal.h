@@ -73,7 +73,7 @@ struct kg_http_server {
     size_t n_keys;                   /* 0: no key needed */
     int listener, epoll, waker;      /* -1 when closed */
     int port;
-    bool local; /* accepts requests from this machine only, by Host and Origin */
+    bool local; /* listens on a loopback address: see opts.allow_hosts */
     pthread_t thread;
     struct kg_http_conn *conns; /* owned list */
     struct kg_http_conn *dead;  /* closed in this round */

@@ -32,7 +32,7 @@ kg_status kg_http_keys_read(struct kg_http_keys *keys, const char *path,
 /* Clears the keys from memory.   {0} allowed */
 void kg_http_keys_release(struct kg_http_keys *keys);
 
-/* The index of the key, or -1. Its running time reveals only the number of keys and their
+/* The index of the key, or -1. The running time reveals only the number of keys and their
  * lengths. */
 int kg_http_keys_find(const struct kg_http_key *list, size_t n, const char *found);
 

@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct kg_http_exchange; /* opaque: one request and its answer */
+struct kg_http_exchange; /* opaque: one request and its response */
 
 /* A handler ends the exchange exactly once: kg_http_reply, kg_http_drop, or
  * kg_http_stream_begin and later kg_http_stream_end; now or later, from any thread. */
@@ -95,7 +95,7 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
  * s: NULL allowed */
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
-/* The request; all borrowed until the exchange ends. */
+/* The request. All pointers are borrowed until the exchange ends. */
 /* The index in opts.keys of the request's key (0: bearer_key); -1: no key was needed. */
 int kg_http_user(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */

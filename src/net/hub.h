@@ -1,4 +1,4 @@
-/* Fetching models and data sets from the hub into the cache that data/hub.h describes.
+/* Fetches models and data sets from the hub into the cache that data/hub.h describes.
  *
  * HF_ENDPOINT names the hub (default https://huggingface.co). The key is HF_TOKEN, else
  * HUGGING_FACE_HUB_TOKEN, else the contents of the file HF_TOKEN_PATH or HF_HOME/token.
@@ -24,7 +24,7 @@ struct kg_hub_pull_opts {
     size_t n_include;
     /* 0: the defaults below; tests set others */
     int in_flight;       /* files at once: 8 */
-    int stall_timeout_s; /* without data: 30 */
+    int stall_timeout_s; /* seconds without data: 30 */
     int backoff_ms;      /* before the second try: 500 */
 };
 
