@@ -17,7 +17,7 @@
 enum {
     KG_AMX_ROWS = 16,
     KG_AMX_SQUARE = 32,       /* rows, and columns */
-    KG_AMX_BLOCK_BYTES = 1024 /* bytes of sixteen steps of a panel */
+    KG_AMX_BLOCK_BYTES = 1024 /* of a panel: 16 pairs of factors by 16 columns */
 };
 
 struct kg_amx_job {
