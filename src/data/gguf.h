@@ -7,8 +7,7 @@
  *
  * Little-endian files of versions 2 and 3 are read. A split set is opened by its first
  * file, NAME-00001-of-00003.gguf; the set's metadata is in this file. Opening checks
- * everything, and errors name the byte; so all pointers returned here are inside the
- * file.
+ * everything, so all pointers returned here are inside the file. Errors name the byte.
  */
 #ifndef KG_DATA_GGUF_H
 #define KG_DATA_GGUF_H
@@ -43,7 +42,7 @@ enum { KG_GGUF_DIMS = 4, KG_GGUF_NAME = 127 /* bytes of a tensor's name or a key
 struct kg_gguf_value {
     char key[KG_GGUF_NAME + 1];
     enum kg_gguf_type type;
-    enum kg_gguf_type of; /* type of an array's items */
+    enum kg_gguf_type of; /* type of an array's items, no ARRAY */
     uint64_t n;           /* bytes of a text, items of an array */
     const unsigned char *at;
 };
@@ -73,7 +72,7 @@ struct kg_gguf {
     size_t capacity; /* of tensors */
 };
 
-/* errors: NOTFOUND, EFORMAT and UNSUPPORTED (version, byte order, type), with file and
+/* errors: ENOTFOUND, EFORMAT and EUNSUPPORTED (version, byte order, type), with file and
  * byte */
 kg_status kg_gguf_open(struct kg_gguf *g, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -96,12 +95,11 @@ const char *kg_gguf_text(const struct kg_gguf_value *v, size_t *n);
 uint64_t kg_gguf_bytes(const struct kg_gguf_value *v);
 bool kg_gguf_is(const struct kg_gguf_value *v, const char *text);
 
-/* A walk over an array; empty if `array` is not one. item: {0} before the first; its key
- * stays empty */
+/* A walk over an array; start with {.array = v}. It is empty if v is not an array. */
 struct kg_gguf_walk {
     const struct kg_gguf_value *array;
-    uint64_t i; /* of the item */
-    struct kg_gguf_value item;
+    uint64_t i;                /* number of items passed */
+    struct kg_gguf_value item; /* the current item; its key stays empty */
 };
 bool kg_gguf_next(struct kg_gguf_walk *walk);
 uint64_t kg_gguf_items(const struct kg_gguf_value *v); /* 0 if v is not an array */

@@ -1,9 +1,9 @@
 /* config.json from a GGUF file's metadata.
  *
- * Most keys are a field with another name: a table. Fields that depend on several keys
- * (the rope's scaling, the rotated part of a head, biases, which the tensors show) are
- * written after these. llama.cpp's constants of an architecture, which no key contains,
- * are written if transformers has another default.
+ * Most keys only change their name: a table. Fields that depend on several keys or on
+ * tensors (the rope's scaling, the rotated part of a head, biases) are written after
+ * these. llama.cpp's constants of an architecture, which no key contains, are written if
+ * transformers has another default.
  */
 #include "data/gguf_model.h"
 #include "data/json.h"

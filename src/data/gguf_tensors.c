@@ -1,6 +1,6 @@
 /* Tensors of a GGUF file under transformers' names.
  *
- * Names are a table, of which the first row that fits applies. Three things differ in
+ * Names are a table; the first row that matches applies. Three things differ in
  * llama.cpp: rows of queries and keys of its first architectures are in the order of rope
  * with adjacent pairs; Gemma's norms have 1 added; the experts of a layer are one tensor.
  */

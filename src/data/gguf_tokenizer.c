@@ -1,4 +1,4 @@
-/* Tokenizer files of a GGUF file's metadata.
+/* Tokenizer files from a GGUF file's metadata.
  *
  * `gpt2` has tokens in ByteLevel's spelling, merges, and the name of a pre-tokenizer: a
  * tokenizer.json, whose pre_tokenizer is a row of a table. `llama` has pieces, scores and

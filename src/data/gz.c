@@ -1,6 +1,5 @@
-/* Writes gzip, a buffer at a time. The file is written under a temporary name and renamed
- * when complete. The header has no time and no name, so the same text gives the same
- * file. */
+/* Writes gzip, a buffer at a time, directly into the file; a failed close removes it. The
+ * header has no time and no name, so the same text gives the same file. */
 #define ZLIB_CONST
 #include "data/gz.h"
 

@@ -2,9 +2,9 @@
  * kg_str.
  *
  * A struct kg_json is a value inside a document and lives as long as the document. A
- * builder makes documents; the text parser uses the builder. Errors of getters begin with
- * the document's `where` (a file name, "stdin line 12") and name the key and the value
- * found.
+ * builder makes documents; the text parser uses the builder. Errors of kg_json_need
+ * and its kin begin with the document's `where` (a file name, "stdin line 12"), and name
+ * the key and what was found.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -33,8 +33,9 @@ enum kg_json_type {
     KG_JSON_OBJECT
 };
 
-/* Parses UTF-8 text. Refuses duplicate keys, trailing text, NaN, and depth over 64.
- * errors: EFORMAT with the column, and the line if there are several */
+/* Parses UTF-8 text. Refuses duplicate keys, trailing text, NaN, integers beyond 64 bits,
+ * and depth over 64.   errors: EFORMAT with the column, and in a text of several lines
+ * the line */
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
 /* Detects a Git LFS pointer: a checkout without LFS has one instead of a large file.
@@ -48,7 +49,7 @@ kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_b
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */
 
-/* ---- look-ups (never fail; NULL gives the neutral value) ---- */
+/* ---- look-ups: never fail; for NULL or another type: NULL, 0 or the fallback ---- */
 enum kg_json_type kg_json_type(const struct kg_json *v); /* NULL pointer: KG_JSON_NULL */
 const char *kg_json_type_name(const struct kg_json *v);
 const struct kg_json *kg_json_get(const struct kg_json *object,
@@ -59,7 +60,7 @@ const char *kg_json_key_at(const struct kg_json *object, size_t i); /* insertion
 const struct kg_json *kg_json_value_at(const struct kg_json *object, size_t i);
 const char *kg_json_text(const struct kg_json *v, size_t *len); /* NULL if not a string */
 bool kg_json_is_number(const struct kg_json *v);
-double kg_json_real(const struct kg_json *v, double fallback); /* ints too */
+double kg_json_real(const struct kg_json *v, double fallback); /* integers too */
 int64_t kg_json_int(const struct kg_json *v, int64_t fallback);
 bool kg_json_bool(const struct kg_json *v, bool fallback);
 
@@ -76,13 +77,13 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
 
 /* ---- building: a document by calls instead of text ----
  * Add values in the order of the text; each goes to the array or object opened last, in
- * an object after its key. The first value is the root. A failed call releases the
- * document. Errors do not name the place; the caller adds it. */
+ * an object after its key. The first value is the root. After a failed call the caller
+ * releases the document. Errors do not name the place; the caller adds it. */
 struct kg_json_builder; /* opaque: makes documents one after another */
 enum { KG_JSON_VALUE_BYTES = 8 };
 
-/* max_bytes: limit per document. Texts and keys count with their length, every value with
- * KG_JSON_VALUE_BYTES more. */
+/* max_bytes: limit per document, of the sum of the lengths of texts and keys plus
+ * KG_JSON_VALUE_BYTES for each value. */
 kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;
 void kg_json_builder_free(struct kg_json_builder *b); /* NULL is allowed */
@@ -106,7 +107,7 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, /* finite */
 kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Parses text, which must be UTF-8, into the next value.   errors: ENOMEM, EFORMAT with
- * the column, and the line if there are several */
+ * the column, and in a text of several lines the line */
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Opens an array or an object.   errors: ENOMEM, EFORMAT (too large, nested too deep) */
@@ -115,22 +116,22 @@ kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
 /* errors: ENOMEM, EFORMAT (duplicate key in an object) */
 kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
 
-/* As kg_json_parse, reusing a builder: begin, add_parsed, end. */
+/* kg_json_parse with an existing builder: begin, add_parsed, end. Failure releases doc.
+ * */
 kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
                              const char *text, size_t n, const char *where,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- writing ---- */
-/* A quoted, escaped string. UTF-8 passes through; each malformed part
+/* Appends a quoted, escaped string. UTF-8 passes through; each malformed part
  * (kg_utf8_bad_length) becomes one U+FFFD. */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Appends `before` unchanged, then text as a quoted string: a key and its value. */
 kg_status kg_json_put_text(struct kg_str *out, const char *before, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
-/* The shortest decimal that reads back as the same float32 / float64, always with a point
- * or an exponent: 1 is "1.0". NaN and infinities become the strings "nan", "inf", "-inf".
- */
+/* Append the shortest decimal that reads back as the same float32 or float64, always with
+ * "." or an exponent: 1 is "1.0". NaN and infinities become "nan", "inf" and "-inf". */
 kg_status kg_json_put_float(struct kg_str *out, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_double(struct kg_str *out, double x,

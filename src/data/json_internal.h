@@ -53,8 +53,8 @@ kg_status kg_json_take_text(struct kg_json_builder *b, const char *text, size_t 
 kg_status kg_json_take_key(struct kg_json_builder *b, const char *key, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Length of a prefix that needs no escape in a string. Tested in whole words, so the next
- * bytes may need none either. */
+/* Length of a prefix of ASCII that needs no escape in a string. Only whole words of 8
+ * bytes are tested until one fails, so the next bytes may need no escape either. */
 size_t kg_json_plain_prefix(const char *text, size_t n);
 
 #endif

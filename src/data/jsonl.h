@@ -1,7 +1,7 @@
 /* Lines of JSON: reading with line numbers, and zstd-compressed appending for dumps.
  *
  * A reader holds one line at a time and reads plain text only. A compressed file is a
- * sequence of complete zstd frames, so resume can truncate it at any frame's end.
+ * sequence of complete zstd frames, so a resumed run can truncate it at any frame's end.
  */
 #ifndef KG_DATA_JSONL_H
 #define KG_DATA_JSONL_H
@@ -32,21 +32,21 @@ int64_t kg_jsonl_line(const struct kg_jsonl *r); /* line of the last object, fro
 
 /* ---- compressed writing: each _end_frame completes one zstd frame ---- */
 struct kg_zst_writer; /* opaque */
-/* keep_bytes: truncates an existing file to this length; 0 starts a new file. */
+/* keep_bytes: the length to which an existing file is truncated; 0: starts a new file */
 kg_status kg_zst_open(struct kg_zst_writer **w, const char *path, uint64_t keep_bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is
- * written: a file begun here is removed, a continued file keeps its complete frames. NULL
- * is allowed. */
+/* Ends an open frame, syncs, frees w. After a failed put or end_frame it writes nothing
+ * more and returns OK: a new file is removed, a continued file keeps its complete frames.
+ * NULL is allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Aborts: frees w and removes a file begun here. NULL is allowed. */
+/* Aborts: frees w; removes a new file, keeps a continued one. NULL is allowed. */
 void kg_zst_abort(struct kg_zst_writer *w);
-/* Decompresses zstd frames to the end of out, or a whole .zst file; refuses more than
- * max_bytes.   where: for messages */
+/* Append the contents of n bytes of zstd frames, or of a .zst file, to out.
+ * where: for messages   errors: EFORMAT (damaged, or more than max_bytes), ENOMEM */
 kg_status kg_zst_unpack(struct kg_str *out, const void *bytes, size_t n,
                         uint64_t max_bytes, const char *where,
                         struct kg_err *err) KG_MUST_CHECK;

@@ -1,12 +1,12 @@
-/* The manifest of a folder: DIR/manifest.json, which lists every file below DIR with its
- * length and the hashes of its pieces, so that a later bit flip is found.
+/* The manifest of a folder: DIR/manifest.json, which lists every other file below DIR
+ * with its length and the hashes of its pieces, so that a later bit flip is found.
  *
  *   {"format": 1, "piece_bytes": 67108864, "files": [
  *    {"path": "model/config.json", "bytes": 571, "pieces": ["9f0c..."]}, ...]}
  *
  * Paths are relative, sorted and without "..". A hash is kg_hash_bytes of the piece as 16
- * hexadecimal digits: it finds damage, not deliberate changes. All threads hash pieces in
- * parallel; a piece also locates the damage. Files added to the folder later are ignored.
+ * hexadecimal digits: it finds damage, not deliberate changes. Pieces let all threads
+ * hash in parallel and locate damage. Files added to the folder later are ignored.
  */
 #ifndef KG_DATA_MANIFEST_H
 #define KG_DATA_MANIFEST_H
@@ -18,7 +18,8 @@
 
 #define KG_MANIFEST_NAME "manifest.json"
 
-/* Hashes every file below dir, which must not change meanwhile.   errors: EIO, ENOMEM */
+/* Hashes every file below dir, which must not change meanwhile, and writes the manifest.
+ * errors: EIO, ENOSPACE, ENOMEM, EINVAL (folders nested more than 8 deep) */
 kg_status kg_manifest_write(const char *dir, struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_manifest_write by several processes: each lists the folder and hashes some of the
@@ -30,7 +31,7 @@ struct kg_manifest {
     uint64_t *hashes; /* (n_pieces) owned: for all files in order */
     size_t n_pieces;
 };
-/* errors: EIO, ENOMEM */
+/* errors: EIO, ENOMEM, EINVAL (as above) */
 kg_status kg_manifest_list(struct kg_manifest *m, const char *dir,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Hashes pieces [first, end) of n_pieces.   errors: EIO (the length of a file changed) */
@@ -45,7 +46,7 @@ struct kg_manifest_size {
 };
 /* Reads all files and compares them with the manifest. The error names the first file
  * that differs, and its piece. size may be NULL.
- * errors: NOTFOUND (no manifest, or a listed file is missing), EFORMAT (a file or the
+ * errors: ENOTFOUND (no manifest, or a listed file is missing), EFORMAT (a file or the
  * manifest is damaged), EIO, ENOMEM */
 kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,5 @@
 /* A clause is a list of atoms, of which at least one must hold; a text is a list of
- * clauses, all of which must hold. Keys are looked up as texts, which their rows checked.
+ * clauses, all of which must hold. Keys are looked up as texts, already checked by rows.
  */
 #include "data/needs.h"
 

@@ -1,16 +1,15 @@
 /* Options: a value for every row of the tables, filled from YAML, assignments and
  * presets.
  *
- * Not a YAML library: of YAML's grammar only mappings, lists of scalars and scalars pass;
- * what makes YAML surprising (anchors, tags, `yes` for true, duplicate keys, several
- * documents) is refused, and the message gives its line. The idea: a value is kept as the
- * given text and checked against its row when it arrives. Every error therefore names the
- * place that it came from, and the dump has the text that the user wrote.
+ * Not a YAML library: of YAML's grammar only mappings, lists of scalars and scalars are
+ * accepted. Anchors, tags, `yes` for true, duplicate keys and several documents are
+ * refused, and the message gives the line. The idea: a value is kept as the given text
+ * and checked against its row when it arrives. Every error therefore names the place that
+ * the value came from, and the dump has the text that the user wrote.
  *
  * A list is kept joined by line breaks; inside an item a backslash and a line break are
- * written
- * \\ and \n, so that any text can be an item. libyaml allocates by itself, so the size
- * and depth of what it reads are bounded here.
+ * written \\ and \n, so that any text can be an item. libyaml allocates by itself, so the
+ * size and depth of what it reads are bounded here.
  */
 #include "data/options.h"
 

@@ -1,5 +1,5 @@
-/* Options as data: one row per key with type, default, range and help; YAML and key=value
- * set their values.
+/* Options as data: one row per key with type, default, range and help. YAML, assignments
+ * (key=value) and presets set values.
  *
  * A module exports its rows (base/option.h) and their struct. The table of all rows gives
  * the shell completion, the resolved config.yaml, the comparison on resume, and the error
@@ -28,19 +28,19 @@ void kg_config_free(struct kg_config *config);
  * a column. */
 kg_status kg_yaml_read(struct kg_str *text, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
-/* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join
- * with '.'; anchors, tags and duplicate keys are refused.
- * errors: EFORMAT/EINVAL with file and line, nearest valid key named */
+/* In YAML a section is a mapping, a value is a scalar or a list of scalars; keys of
+ * nested mappings are joined by '.'. Anchors, tags and duplicate keys are refused.
+ * errors: EFORMAT, EINVAL with file and line, and for an unknown key the nearest one */
 kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,
                                const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* "section.key=value"; a list is [a, "b"] as in YAML, or one item without brackets.
- * `where` names the source in errors and in kg_config_source. */
+/* Sets "section.key=value"; for a list, value is [a, "b"] as in YAML, or one item without
+ * brackets. `where` names the source in errors and in kg_config_source. */
 kg_status kg_config_override(struct kg_config *config, const char *assignment,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* Sets one key. A weak source (a preset) never replaces a value of a strong one, in any
- * order. */
+/* Sets one key; a list is text as in base/option.h. A weak value (of a preset) never
+ * replaces one that is not weak, in whichever order they come. */
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
@@ -53,15 +53,15 @@ kg_status kg_config_settle(struct kg_config *config, const char *key, size_t ite
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* For tables that depend on the file: the names below `section` of a YAML file, in order
- * ("sets: {a: {..}, b.x: ..}" has a and b). Checks nothing; loading the file reports
- * errors. names: owned, freed by kg_file_names_free
+ * ("sets: {a: {..}, b.x: ..}" has a and b). Does not check the YAML; loading the file
+ * does.   names: owned, freed by kg_file_names_free
  * errors: NOTFOUND, EIO, ENOMEM */
 kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Stores the values of `rows`, a table of the config, in their struct. A field without
- * value and default keeps its contents; a text becomes "". Texts and lists are borrowed
- * from the config until it changes. */
+/* Stores the values of `rows`, a table of the config, in their struct. Without value and
+ * default a text becomes "", a list empty, and any other field keeps its contents. Texts
+ * and lists are borrowed from the config until it changes. */
 void kg_config_fill(void *into, const struct kg_config *config,
                     const struct kg_opt_row *rows);
 
@@ -75,7 +75,7 @@ bool kg_config_is_given(const struct kg_config *config,
 /* "FILE line N", the `where` of the assignment or preset, or "default".   borrowed */
 const char *kg_config_source(const struct kg_config *config, const char *key);
 struct kg_opt_list kg_config_list(const struct kg_config *config, const char *key);
-/* EINVAL naming the key and its help if it is not set. */
+/* Checks that a key is set.   errors: EINVAL, with the key and its help */
 kg_status kg_config_require(const struct kg_config *config, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;
 
@@ -83,10 +83,11 @@ kg_status kg_config_require(const struct kg_config *config, const char *key,
  * comments. */
 kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
                               bool with_help, struct kg_err *err) KG_MUST_CHECK;
-/* "key: a -> b; key: c -> d" for the *n keys that differ and are not free on resume. */
+/* Appends "key: a -> b; key: c -> d" for the *n keys that differ but must not on resume.
+ * */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;
-/* Lines "key<tab>value" for every key that must be the same on all ranks. */
+/* Appends lines "key<tab>value" for every key that must be the same on all ranks. */
 kg_status kg_config_put_facts(struct kg_str *out, const struct kg_config *config,
                               struct kg_err *err) KG_MUST_CHECK;
 /* All rows, in table order. */

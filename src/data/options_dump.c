@@ -1,6 +1,6 @@
 /* A config as YAML that loads back to the same values, and the difference of two configs.
  *
- * Built on the public face of options.h alone. The one idea: the dump is the whole table,
+ * It uses only the functions of options.h. The one idea: the dump is the whole table,
  * defaults included, so that a run's config.yaml means the same after a default has
  * changed. Texts are always in double quotes with everything escaped that YAML could read
  * in another way.

@@ -3,7 +3,7 @@
  * A file is mapped; its footer is checked on opening, everything else when it is read.
  * Files are untrusted: sizes, counts, offsets, levels, indices and nesting are checked
  * against the file and the limits below before memory is allocated or data read. Errors
- * name the file, column, row group and page, from 1.
+ * name the file and the column, with row group and page counted from 1.
  *
  * Supported: data pages v1 and v2; PLAIN, dictionaries, RLE, DELTA_*, BYTE_STREAM_SPLIT;
  * snappy, gzip, zstd, lz4, brotli or no compression; checksums where present. Refused by
@@ -40,8 +40,8 @@ void kg_parquet_close(struct kg_parquet *file);
 
 /* A struct becomes an object, a list an array, a map with text keys an object (other maps
  * an array of {"key", "value"}). Text, JSON, enums and bytes without a type: strings,
- * which must be UTF-8. Integers and floats: numbers (an unsigned one above 2^63 - 1 a
- * string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf"). Decimals,
+ * which must be UTF-8. Integers and floats: numbers; an unsigned integer above 2^63 - 1:
+ * a string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf". Decimals,
  * dates, times, timestamps and UUIDs: strings, "12.50", "2024-02-29", "12:00:00.000",
  * "2024-02-29T12:00:00.000000Z" (Z if the column is in UTC). */
 struct kg_parquet_rows; /* opaque */

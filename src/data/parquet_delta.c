@@ -1,9 +1,9 @@
 /* Parquet's DELTA encodings: integers as differences in packed blocks, and texts by their
  * lengths or by the prefix that they share with the one before.
  *
- * A block of equal differences takes a few bytes for any number of values, so these are
- * decoded a page at a time under a limit of their own; and shared prefixes can make a
- * page of texts much larger than its bytes, so the sum is limited as a page is.
+ * A block of equal differences takes a few bytes for any number of values, so a page may
+ * have at most KG_PARQUET_MAX_DELTA_VALUES. Shared prefixes can make a page of texts much
+ * larger than its bytes, so the expanded texts are limited as a page is.
  */
 #include "data/parquet_internal.h"
 

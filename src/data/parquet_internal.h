@@ -27,7 +27,7 @@ enum kg_parquet_kind {
     KG_PARQUET_AS_STRUCT,
     KG_PARQUET_AS_LIST,
     KG_PARQUET_AS_MAP,
-    KG_PARQUET_AS_PLAIN, /* a leaf as its type says */
+    KG_PARQUET_AS_PLAIN, /* a leaf, read by its physical type */
     KG_PARQUET_AS_UNSIGNED,
     KG_PARQUET_AS_DECIMAL,
     KG_PARQUET_AS_DATE,
@@ -82,7 +82,7 @@ struct kg_parquet {
     size_t held_bytes; /* bytes in buffers of open columns */
 };
 
-/* The place of a column chunk. */
+/* Where a column chunk is in the file. */
 struct kg_parquet_chunk {
     const unsigned char *at;
     size_t n;

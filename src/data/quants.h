@@ -1,8 +1,8 @@
 /* Types of tensors in a GGUF file: single values, and blocks of values that share their
  * scales.
  *
- * A block is converted to fp32 by the operations of the `gguf` package, in fp32 and in
- * its order, so its values have that package's bits.
+ * A block is converted to fp32 by the same fp32 operations in the same order as in the
+ * Python package `gguf`, so the values are bit-identical to that package's.
  */
 #ifndef KG_DATA_QUANTS_H
 #define KG_DATA_QUANTS_H
@@ -19,8 +19,8 @@ enum { KG_QUANT_MAX = 256 /* maximum values per block */ };
  *   value i = d (q[i] - zero) + low, low multiplied by the value's lows[] (if any)
  * All products are exact in fp32 and the sum is rounded once, as in `widen`. */
 struct kg_quant_parts {
-    uint16_t scale; /* fp16, as low */
-    uint16_t low;
+    uint16_t scale; /* bits of an fp16 */
+    uint16_t low;   /* bits of an fp16 */
     int8_t scales[KG_QUANT_MAX / 16];
     int8_t lows[KG_QUANT_MAX / 32];
     uint8_t q[KG_QUANT_MAX];
@@ -35,17 +35,17 @@ struct kg_quant_form {
 
 struct kg_quant {
     const char *name; /* "Q4_0"; single values: as in safetensors, "BF16" */
-    uint32_t id;      /* of ggml_type */
+    uint32_t id;      /* in enum ggml_type */
     int values;       /* values per block; 1: single values */
     int bytes;        /* size of a block; 0: a known type that kedge cannot read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
-    /* rounds to nearest as llama.cpp does; x (values), finite; NULL: not written */
+    /* rounds as llama.cpp does; x (values), finite; NULL: never written by kedge */
     void (*narrow)(unsigned char *block, const float *x);
     struct kg_quant_form form;
 };
 
-/* errors: UNSUPPORTED, naming the type if it is known, and the readable types */
+/* errors: EUNSUPPORTED, naming the type if it is known, and the readable types */
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,9 +1,10 @@
-/* Reads records from any supported file: JSON lines or a JSON array, plain or compressed
- * by gzip or zstd, or Parquet.
+/* Reads records from JSON lines or a JSON array (plain, gzip or zstd), or from a Parquet
+ * file (not compressed as a whole).
  *
  * The format is detected from the content, never from the name: PAR1, the magic bytes of
  * gzip or zstd, or text. Text that begins with [ is an array of objects. An object whose
- * first value is a list ({"data": [..]}) is read as that list.
+ * first value is a list of objects with the key data, train, validation or test is read
+ * as that list; if it has more keys, a warning is logged.
  */
 #ifndef KG_DATA_RECORDS_H
 #define KG_DATA_RECORDS_H
@@ -28,7 +29,7 @@ void kg_records_close(struct kg_records *r); /* NULL is allowed */
 
 /* Reads the next record, an object; doc->where has the file and the place. *more is false
  * at the end. doc is released and refilled.
- * errors: EFORMAT, EUNSUPPORTED with the place (line, element, or row and column), EIO */
+ * errors: EFORMAT, EUNSUPPORTED with the place (line, element, column and page), EIO */
 kg_status kg_records_next(struct kg_records *r, struct kg_json_doc *doc, bool *more,
                           struct kg_err *err) KG_MUST_CHECK;
 

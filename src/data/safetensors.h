@@ -2,9 +2,9 @@
  *
  * A set is one file, or a model.safetensors.index.json with its shards, seen as one list
  * of tensors. Tensor data is borrowed from the map and may be unaligned. Refused, each
- * with file, tensor and numbers: truncated or oversized files, header not JSON, offsets
- * out of range, overlapping or with holes, data size that differs from that of the shape,
- * overflow, duplicate names, an index that names an absent shard or tensor.
+ * with file, tensor and numbers: truncated files, trailing bytes, a header that is not
+ * JSON, offsets out of range, overlaps, holes, a data size that differs from that of the
+ * shape, overflow, duplicate names, an index that names an absent shard or tensor.
  */
 #ifndef KG_DATA_SAFETENSORS_H
 #define KG_DATA_SAFETENSORS_H
@@ -25,7 +25,7 @@ struct kg_st_tensor {
     uint64_t bytes;
     const unsigned char *data; /* borrowed from the map */
     const char *file;          /* borrowed: file name, for messages */
-    /* of other formats: */
+    /* set only in sets of other formats: */
     const struct kg_quant *block; /* type of blocks; NULL: single values of dtype */
     /* number of rows of a head whose rotary pairs are adjacent in the file: the file's
      * row 2j is row j, its row 2j + 1 is row paired/2 + j; 0: rows are in order */
@@ -35,7 +35,8 @@ struct kg_st_tensor {
 
 struct kg_st_set; /* opaque */
 
-/* dir/model.safetensors, or dir/model.safetensors.index.json and its shards. */
+/* Opens dir/model.safetensors, else dir/model.safetensors.index.json and its shards.
+ * errors: ENOTFOUND (neither), EFORMAT, EUNSUPPORTED (more than KG_ST_MAX_DIMS), EIO */
 kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_st_open_file(struct kg_st_set **set, const char *path,
@@ -54,7 +55,7 @@ const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *n
 /* ---- sets of other formats: begin, take the files, add tensors, end ---- */
 kg_status kg_st_begin(struct kg_st_set **set, size_t n_files,
                       struct kg_err *err) KG_MUST_CHECK;
-/* map: moved.   *where: path, borrowed from the set */
+/* Moves map into the set.   *where: path, borrowed from the set */
 kg_status kg_st_take_file(struct kg_st_set *set, const char **where, struct kg_map *map,
                           const char *path, struct kg_err *err) KG_MUST_CHECK;
 /* t: its name is copied, the rest borrowed from the files   errors: ENOMEM */
@@ -63,10 +64,9 @@ kg_status kg_st_add(struct kg_st_set *set, const struct kg_st_tensor *t,
 /* errors: EFORMAT (a name twice) */
 kg_status kg_st_end(struct kg_st_set *set, struct kg_err *err) KG_MUST_CHECK;
 
-/* Renames tensors. The function writes the new name into `to` and returns whether it
- * differs.
- * errors: EFORMAT (two tensors get one name, or a name is longer than KG_ST_MAX_NAME),
- * ENOMEM */
+/* Renames tensors, once per set. `rename` writes the new name into `to` and returns
+ * whether it differs.   errors: EFORMAT (two tensors get one name, or an old name has
+ * KG_ST_MAX_NAME / 2 bytes or more), ENOMEM */
 enum { KG_ST_MAX_NAME = 1024 };
 typedef bool kg_st_rename(char to[KG_ST_MAX_NAME], const char *name, void *context);
 kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *context,
@@ -92,10 +92,10 @@ kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first
 /* errors: EINVAL (a tensor is incomplete: the file is removed) */
 kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_writer_abort(struct kg_st_writer *w);
-/* A file written by several processes: one opens it and leaves it at full length; the
+/* For a file written by several processes: one opens it and leaves it at full length; the
  * others join it, put their ranges and leave. All declare the same tensors. _leave syncs
  * and closes without checking the counts. Aborting a joined writer keeps the file.
- * errors of _join: NOTFOUND, EFORMAT (shorter than expected) */
+ * errors of _join: ENOTFOUND, EFORMAT (shorter than expected) */
 kg_status kg_st_writer_join(struct kg_st_writer **out, const char *path,
                             const struct kg_st_decl *decls, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* Opens a model by name: a folder of HuggingFace's files (such as a model of the hub's
- * cache, data/hub.h), or one file of another format. Such a file is read as the
+/* Opens a model by its path: a folder of HuggingFace's files (such as one in the hub's
+ * cache, data/hub.h), or a single file of another format. Such a file is read as the
  * equivalent folder: config.json, tokenizer files, and tensors by name.
  *
  * All readers of a part of a model call these functions, so a new format is a row of the
@@ -21,15 +21,15 @@ bool kg_source_is_model(const char *model);
 /* Whether `model` is a file of a supported format, not a folder. */
 bool kg_source_is_file(const char *model);
 
-/* Appends a file of the model, such as "config.json".   errors: NOTFOUND (the model has
- * no such file), EINVAL (there is no such model), EIO, ENOMEM, EFORMAT (more than
- * max_bytes; those of the format) */
+/* Appends a file of the model, such as "config.json". max_bytes limits files of folders.
+ * errors: ENOTFOUND (no such file or folder), EINVAL (a single-file model is missing),
+ * EIO, ENOMEM, EFORMAT (more than max_bytes); those of the format */
 kg_status kg_source_read(struct kg_str *out, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
-/* Reads a file of the model as JSON.   errors: those of kg_json_read, too */
+/* Reads a file of the model as JSON.   errors: of kg_source_read and kg_json_read */
 kg_status kg_source_json(struct kg_json_doc *doc, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
-/* kg_source_json; doc stays empty if the model has no such file. */
+/* kg_source_json; doc becomes {0} if the model has no such file. */
 kg_status kg_source_json_or_none(struct kg_json_doc *doc, const char *model,
                                  const char *file, uint64_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;

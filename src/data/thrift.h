@@ -64,7 +64,7 @@ struct kg_thrift_field {
 /* Fills *out from a struct; the caller has set *out to its defaults. If a STRUCT field
  * with an offset above 0 is present, 1 is added to the int64_t at that offset. */
 void kg_thrift_read(struct kg_thrift *t, void *out, const struct kg_thrift_field *fields);
-/* Skip a value. */
+/* Skips a value of this type. */
 void kg_thrift_skip(struct kg_thrift *t, int type);
 /* A reader that starts at the list's first element and ends where `t` ends. */
 struct kg_thrift kg_thrift_enter(const struct kg_thrift *t,

@@ -1,8 +1,8 @@
 /* Decompression by snappy, zlib, zstd, lz4 and brotli.
  *
- * Five libraries, one shape. The stream is a FILE of our own (fopencookie), so that a
- * reader of lines does not know whether a file was compressed. FILE cannot carry the
- * reason of a failed read, so it is stored separately.
+ * Only this file and gz.c use these libraries. The stream is a FILE of our own
+ * (fopencookie), so that a reader of lines needs no code for compression. A FILE cannot
+ * carry the reason of a failed read, so it is stored separately.
  */
 #define _GNU_SOURCE /* fopencookie */
 #include "data/unpack.h"

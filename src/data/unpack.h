@@ -1,7 +1,7 @@
-/* Decompression: of one block of known size, and of a file as a stream of text.
+/* Decompresses one block of known size, or a file as a stream of text.
  *
- * Only unpack.c uses the compression libraries. The output is bounded: a block must have
- * exactly the size that the caller expects, and a stream holds one buffer.
+ * Memory is bounded: a block must have exactly the size that the caller expects, and a
+ * stream holds one buffer and at most 128 MiB of a zstd window.
  */
 #ifndef KG_DATA_UNPACK_H
 #define KG_DATA_UNPACK_H
@@ -36,11 +36,11 @@ enum kg_unpack_text {
     KG_TEXT_LINES,
     KG_TEXT_ARRAY,
     KG_TEXT_WRAPPED, /* {"data": [{ or the same with "train", "validation", "test" */
-    KG_TEXT_SPREAD,  /* any other object over several lines */
+    KG_TEXT_SPREAD,  /* another object over several lines: { and a line break */
     KG_TEXT_PARQUET
 };
 
-/* errors: NOTFOUND, EIO (a folder), EFORMAT */
+/* errors: ENOTFOUND, EIO (also: a folder), EFORMAT, EUNSUPPORTED (zstd window), ENOMEM */
 kg_status kg_unpack_open(struct kg_unpack **u, const char *path,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_unpack_close(struct kg_unpack *u);
