@@ -7,7 +7,7 @@
  * Data sets use datasets--ORG--NAME; a model without ORG ("gpt2") uses models--NAME. ROOT
  * is HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HF_HOME/hub, else
  * XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Environment variables
- * decide what kedge reads only for this cache, which kedge shares with other programs.
+ * decide what kedge reads only for the hub, whose cache kedge shares with other programs.
  */
 #ifndef KG_DATA_HUB_H
 #define KG_DATA_HUB_H

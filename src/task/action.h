@@ -29,7 +29,7 @@ struct kg_tagged {
 void kg_tagged_next(struct kg_tagged *out, const struct kg_tag_pair *pair,
                     const char *text, size_t n, size_t from);
 
-/* The text without Unicode white space at its ends. out: borrowed from text */
+/* The text without Unicode white space at its ends: *out_n bytes, borrowed from text */
 const char *kg_text_trim(size_t *out_n, const char *text, size_t n);
 
 enum kg_action_kind { KG_ACTION_NONE, KG_ACTION_TOOL, KG_ACTION_ANSWER };

@@ -9,9 +9,9 @@
  * and totals stay small, which leaves about a hundred facts to learn on the easy level.
  * The first three levels differ only in the range of the totals; the long levels have
  * more changes and completions several times as long. Names and things have no meaning;
- * they give words to a tokenizer that is trained on this text. A response is right if the
- * number after its last #### is. The canonical problem, which decides between train and
- * held-out, is the sum, "3+4-2+1".
+ * they give words to a tokenizer that is trained on this text. A completion is right if
+ * the number after its last #### is. The canonical problem, which decides between train
+ * and held-out, is the sum, "3+4-2+1".
  */
 #include "task/task_internal.h"
 

@@ -13,7 +13,7 @@ struct kg_task_command {
     const char *command; /* run by sh -c in a process group of its own */
     /* names "A,B" of environment variables besides the usual ones; NULL: none */
     const char *env;
-    int timeout_ms; /* limit for a batch; then the process tree is killed */
+    int timeout_ms; /* limit for a batch; kg_task_child_ask fails after it */
 };
 /* errors: EINVAL (a named variable is not set) */
 kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;
@@ -29,7 +29,7 @@ struct kg_task_talk {
     size_t lines;      /* number of output lines expected */
     size_t max_output; /* maximum bytes of output */
     bool end;          /* close the child's input after this; the child then ends */
-    /* close the input of a child that has read everything and stays silent for a while */
+    /* close the input of a child that has read everything and is silent for >= 2 s */
     bool patient;
     size_t *sent; /* for kg_task_child_hear: bytes of the input written; NULL: no input */
 };
@@ -41,13 +41,13 @@ kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
                             const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
 /* Appends the output that comes within wait_ms, and writes input, starting at byte *sent,
- * while the child accepts it. At most max_output bytes per call. */
+ * while the child accepts it.   errors: EFORMAT (more than max_output), EIO, ENOMEM */
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
                              const struct kg_task_talk *talk, int wait_ms,
                              struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_child_ended(const struct kg_task_child *child);
 bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
-bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge ended the child */
+bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge ended its input */
 /* Kills the process and its descendants, and frees child; NULL is allowed. */
 void kg_task_child_kill(struct kg_task_child *child);
 /* Frees a child that has ended.   errors: EIO (its exit status is not 0: with the

@@ -11,7 +11,7 @@
 
 struct kg_task_guard {
     pid_t pid; /* 0: none */
-    int fd;    /* owned: the guard kills when it is closed, or when kedge ends */
+    int fd;    /* owned: the guard kills when fd is closed, or when kedge ends */
     char mark[80];
 };
 /* errors: EIO */

@@ -1,6 +1,7 @@
-/* The table of environments, and what they share: the remark for a turn without a known
- * action. It says what is expected; the model reads it like any observation, and the
- * episode continues. So an environment sees only its own actions. */
+/* The table of environments, and what they share: reading a turn, and the remark on a
+ * turn without a legal action. The remark explains what is expected; the model reads it
+ * like any observation, and the episode continues. So an environment sees only its own
+ * actions. */
 #include "task/env.h"
 
 #include "task/env_internal.h"

@@ -1,5 +1,5 @@
 /* Environments, which respond to the model between its turns. One row of a table per
- * environment: the search agent, the calculator.
+ * environment: the search agent, the calculator, a program of the user.
  *
  * An environment never sees tokens and never changes model text: it reads the text of one
  * turn and returns an observation, which is tokenised separately and appended. Only model
@@ -29,12 +29,12 @@ struct kg_env_opts {
      * false returns an observation that says so, and counts a failure */
     bool stop_when_down;
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
-    int tries;           /* search: 0: the retriever's default */
+    int tries;           /* search: tries per query; 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
-    const char *command; /* external: program that plays, run by sh -c; or */
-    const char *url;     /* external: server that gets every episode */
+    const char *command; /* external: program that plays, run by sh -c; "": url */
+    const char *url;     /* external: server that gets every episode; "": command */
     int silent_ms;       /* external: longest silence of an episode */
-    const char *section; /* external: prefix of the last three keys in messages */
+    const char *section; /* external: prefix of these three keys in messages */
 };
 /* The option rows of a program that plays episodes; parameters as KG_SEARCH_ROWS. */
 #define KG_PLAYER_ROWS(before, S, at, needs)                                             \
@@ -51,8 +51,8 @@ struct kg_env_opts {
                    "turn or a report",                                                   \
                    true, needs)
 /* The option rows of a search, for recipes and suites, over a struct S as
- * KG_SAMPLING_ROWS. A server has its own vectors and fusion. on_gpu: "&" and the
- * condition that the model is on a GPU, or "" */
+ * KG_SAMPLING_ROWS. Keys of vectors and fusion need an index, not a server. on_gpu: "&"
+ * and the condition that the model is on a GPU, or "" */
 #define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
 #define KG_IF_MINE(needs, before, kinds)                                                 \
     KG_IF_KIND(needs, before, kinds) "&" before "where!http://*"
@@ -126,10 +126,10 @@ struct kg_env_result {
     bool valid;    /* the turn has a legal action */
     bool answered; /* the action was a final answer, which ends the episode */
     bool called;   /* a tool was called */
-    bool failed;   /* the tool failed, as the observation says */
+    bool failed;   /* the tool failed; the observation gives the reason */
 };
 
-/* Counters of a run's tools since `open`. */
+/* Counters of an environment's tools since `open`. */
 struct kg_env_stats {
     int64_t calls;    /* tool calls of the model */
     int64_t requests; /* requests sent out of this process */
@@ -154,8 +154,8 @@ struct kg_env_row {
     const char *help;
     const char *const *stops; /* (n_stops) strings that end a model turn */
     int n_stops;
-    /* state: owned by the caller, freed by `close`; NULL, like all functions below, if an
-     * outside program drives the episodes (struct kg_episode_host) */
+    /* NULL, as are all functions below, if an outside program drives the episodes (struct
+     * kg_episode_host). state: owned by the caller, freed by `close` */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
     /* Reads a turn. Appends to observation if the result is OBSERVE. */
@@ -172,9 +172,9 @@ struct kg_env_row {
 const struct kg_env_row *kg_env_table(void);
 kg_status kg_env_find(const struct kg_env_row **row, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
-/* If an outside program drives the environment's episodes, the environment reports the
- * verdict, and the task must be `environment`. Neither works without the other. env NULL:
- * single turns; where: the two keys
+/* If an outside program drives the environment's episodes, it reports the verdict, and
+ * the task must be `environment`; that task needs such an environment. env NULL: single
+ * turns; where: the two keys, for the message
  * errors: EINVAL */
 kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_row *task,
                             const char *where, struct kg_err *err) KG_MUST_CHECK;

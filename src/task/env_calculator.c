@@ -3,7 +3,7 @@
  *
  * If an expression cannot be evaluated, the observation gives the reason and the call
  * counts as failed. The model should learn from it, so it is not an error of the run. The
- * result is there at once, so no episode waits.
+ * result is immediate, so no episode waits.
  */
 #include "base/mem.h"
 #include "math/math.h"

@@ -7,8 +7,8 @@
 #include "task/action.h"
 #include "task/env.h"
 
-/* A source of passages: a retriever, or a test double. After a successful create the
- * environment owns `self`, freed by `close`. */
+/* A source of passages: a retriever, or a test double. kg_env_search_create takes `self`,
+ * which `close` frees. */
 struct kg_env_source {
     void *self;
     kg_status (*ask)(void *self, const char *query, size_t n, uint64_t ticket,
@@ -20,7 +20,7 @@ struct kg_env_source {
 };
 
 /* ---- search: see struct kg_env_row ---- */
-/* errors: ENOMEM (self is closed then) */
+/* errors: ENOMEM, EINVAL (the wording); source->self is closed then */
 kg_status kg_env_search_create(void **state, const struct kg_env_source *source,
                                const struct kg_env_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -47,7 +47,7 @@ void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 /* Reads a turn, for every environment. A legal answer or the last turn ends the episode.
  * A turn without a legal action gets `remark` as its observation, or if NULL an
  * explanation of both formats; `inside` describes the contents of the tool's tags. If
- * result->called is set, the caller must call the tool with `action` and set the rest */
+ * result->called is set, the caller must call the tool with `action`, set next and failed */
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
                            const char *inside, const char *remark,

@@ -1,13 +1,13 @@
 /* Grading by a program of the user: it reads a batch of lines and writes one line for
  * each.
  *
- * On its standard input a line for each response, {"prompt", "response", "ground_truth",
- * "data_source", "extra_info"}; on its standard output a line for each, in the same
- * order: {"score": number}, and "correct": true or false, if accuracy is not score >= 1.
- * A score beyond 1e9 in size is refused; null means that the response could not be
- * graded. Numbers and booleans under other keys are kept by their names, for metrics.
- * Anything else, one line too few or too many, a timeout or an exit status other than 0
- * fails the batch.
+ * On its standard input a line for each completion, {"prompt", "response",
+ * "ground_truth", "data_source", "extra_info"}; on its standard output a line for each,
+ * in the same order: {"score": number}, and optionally "correct": true or false (default:
+ * score >= 1). A score beyond +-1e9 is refused; null means that the completion could
+ * not be graded. Numbers and booleans under other keys are kept by their names, for
+ * metrics. Anything else, one line too few or too many, a timeout or an exit status other
+ * than 0 fails the batch.
  */
 #include "task/task_internal.h"
 

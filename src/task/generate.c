@@ -1,7 +1,7 @@
 /* Generated problems: problem i is a pure function of seed, level, part (train or
- * held-out) and index. The part of a problem is a hash of its canonical text, so data
- * sets of different parts share no problem, whatever their seeds, levels and ranges. A
- * draw that falls into the other part is repeated under the same index. */
+ * held-out) and index. A hash of its canonical text decides the part of a problem, so
+ * data sets of different parts share no problem, whatever their seeds, levels and ranges.
+ * A draw that falls into the other part is repeated under the same index. */
 #include "task/task_internal.h"
 
 #include <stdio.h>

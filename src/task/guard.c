@@ -1,7 +1,7 @@
 /* The guard of a grader: a shell that kills what the grader started, even if kedge itself
  * was killed. It waits for the end of a pipe that only kedge holds. Then it kills the
  * grader's process group, and every process with the grader's mark in its environment,
- * which children in their own session (setsid) keep. A process without both has to be
+ * which children in their own session (setsid) keep. A process that has left both must be
  * killed by hand. */
 #define _GNU_SOURCE /* pipe2, POSIX_SPAWN_SETSID */
 #include "task/child_internal.h"

@@ -14,10 +14,10 @@
 struct kg_prompts {
     const struct kg_dataset *data; /* borrowed */
     struct kg_ids *ids;            /* (n) owned */
-    int64_t *record;               /* (n) owned: row in data of prompt i */
+    int64_t *record;               /* (n) owned: index of prompt i's record in data */
     size_t n;
     int64_t dropped_too_long;
-    enum kg_special special; /* of opts */
+    enum kg_special special; /* copied from the options */
     size_t longest;          /* tokens of the longest prompt kept */
 };
 

@@ -1,5 +1,5 @@
-/* Metrics, extraction, the format reward. All metrics see texts of one normalisation and
- * test for equality, containment, or shared words (F1, counted on sorted lists). The
+/* Metrics, extraction, the format reward. All metrics read texts normalised in one way
+ * and test for equality, containment, or shared words (F1, counted on sorted lists). The
  * answer of an episode is the last pair of tags that the model wrote. The format reward
  * is a function of a few facts about an episode, not of text, so all of its cases are
  * tested. */

@@ -48,7 +48,7 @@ kg_status kg_qa_score(double *score, const struct kg_qa_metric *metric,
 
 /* ---- an episode, or a text ---- */
 struct kg_qa_episode {
-    /* the prompt's text; NULL: none. Used if `pairs` is 2 */
+    /* the prompt's text; NULL: none. Read only if `pairs` is 2 */
     const char *prompt;
     size_t prompt_n;
     const struct kg_span *spans; /* (n_spans) */
@@ -65,7 +65,7 @@ bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int
 bool kg_qa_is_valid(const struct kg_qa_episode *e);
 /* kg_qa_is_valid for a single text with passages in <information> tags. If it contains a
  * prompt, only the text after the first "<|im_start|>assistant" is judged. marker: a text
- * without this marker is invalid, as in Search-R1 */
+ * without "<|im_start|>assistant" is invalid, as in Search-R1 */
 bool kg_qa_is_valid_text(const char *text, size_t n, bool marker);
 
 /* Whether a tool's span contains passages rather than a remark. */

@@ -1,7 +1,7 @@
 /* Questions whose answer is one number (GSM8K and its kin).
  *
- * Where a response marks its answer, by \boxed{..} or ####, the last mark counts, and
- * must hold exactly one number: a list of guesses is wrong. Without a mark the last
+ * If a completion marks its answer by \boxed{..} or ####, the last mark counts and must
+ * hold exactly one number: a list of guesses is wrong. Without a mark the last
  * number of the text counts. Numbers are compared as exact decimals, without thousands
  * separators, units, $ and %. It does not do algebra: 1/2 is not 0.5.
  */

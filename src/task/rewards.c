@@ -2,8 +2,8 @@
  *
  * An entry is "NAME=GRADER": a task of the table (its grader, with the options of the
  * run's task) or "external COMMAND". The reward of a completion is the weighted sum of
- * the rewards that could be graded. It is correct if the first reward says so, graded if
- * any could be.
+ * the rewards that could be graded. It is correct if the first reward's grade is, and
+ * graded if any reward could be.
  */
 #include "base/mem.h"
 #include "task/task_internal.h"

@@ -1,5 +1,5 @@
 /* Keys of tasks, prompts and records, for recipes and suites: rows over a struct S, as
- * KG_SAMPLING_ROWS; `at` leads to a struct kg_task_opts or kg_prompt_opts. */
+ * KG_SAMPLING_ROWS; `at` is the path in S to a struct kg_task_opts or kg_prompt_opts. */
 #ifndef KG_TASK_ROWS_H
 #define KG_TASK_ROWS_H
 

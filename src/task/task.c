@@ -1,8 +1,7 @@
 /* The table of tasks, and what all tasks share: loading with its checks, templates,
  * grading.
  *
- * A task is a file with a loader and a grader, and a row here. No other file uses the
- * names of tasks.
+ * A task is a file with a loader and a grader, and a row here.
  */
 #include "task/task.h"
 

@@ -1,10 +1,9 @@
-/* Tasks: each supplies prompts and grades responses. One row of a table per task.
+/* Tasks: each supplies prompts and grades completions. One row of a table per task.
  *
  * A task generates its problems (arithmetic, countdown; these also read files) or reads
- * them from data files (digits, qa-number, math, search-qa, external). To add one, write
- * a file like arithmetic.c and a row in task.c. Grading is a pure function of the record
- * and the response. A response that cannot be graded is reported and counted, never
- * silently scored 0.
+ * them from data files (all others). To add one, write a file like arithmetic.c and a row
+ * in task.c. Grading inside kedge is a pure function of record, options and completion. A
+ * completion that cannot be graded is reported and counted, never silently scored 0.
  */
 #ifndef KG_TASK_TASK_H
 #define KG_TASK_TASK_H
@@ -22,7 +21,7 @@
 struct kg_record {
     char *prompt;       /* owned; text shown to the model: see kg_task_load */
     char *ground_truth; /* owned; "" when the task needs none */
-    char *solution;     /* owned or NULL: a worked correct response, for SFT */
+    char *solution;     /* owned or NULL: a worked solution, for SFT */
     char *data_source;  /* owned */
     char *extra_json;   /* owned or NULL: extra_info as JSON text */
     char *id;           /* owned or NULL: the record's id in its file */
@@ -30,7 +29,7 @@ struct kg_record {
      * reading a file, unless the task keeps it */
     char *turns;
     bool is_single; /* turns is a single message, whose text is the prompt */
-    int64_t line;   /* line in the file, or index of the generator */
+    int64_t line;   /* its number in the file (kg_dataset.unit), or generated index */
     bool excluded;  /* excluded by name; only while reading a file */
     bool rendered;  /* the prompt was rendered by a chat template: see text/prompt.h */
 };
@@ -49,7 +48,7 @@ struct kg_dataset {
     struct kg_dataset_file *files; /* (n_files) owned: set by kg_dataset_join */
     size_t n_files;
     size_t files_capacity;
-    bool is_file;     /* records have a number in their file */
+    bool is_file;     /* false: the records were generated */
     const char *unit; /* static: unit of that number, "line", "row" or "element" */
     char format[32];  /* format of the file, see kg_records_format */
     /* counts of dropped records, reported before step 0 */
@@ -66,7 +65,7 @@ void kg_dataset_release(struct kg_dataset *d);
 kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
                           struct kg_err *err) KG_MUST_CHECK; /* copies the strings */
 /* Appends the records of another file to d; more is empty afterwards. d's name becomes
- * both names, its counts the sums. */
+ * "D, MORE", and the counts are added. */
 kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Drops the records that drop (n) marks; the others keep their order. */
@@ -80,7 +79,7 @@ struct kg_grade {
     double reward;
     bool correct; /* for accuracy */
     bool graded;  /* false: no verdict, or undecided and not counted as wrong */
-    /* the grader cannot parse or decide the answer; its reward equals that of a wrong
+    /* the grader cannot parse or decide the answer; `reward` is then that of a wrong
      * answer */
     bool undecided;
     /* several rewards (task.rewards): each unweighted, NaN if it could not be graded;
@@ -106,14 +105,14 @@ struct kg_qa_format {
 
 /* Life of an external grader's program: auto, run, batch. */
 enum kg_task_life {
-    KG_TASK_LIFE_AUTO,  /* RUN if it answers before its input ends, else BATCH */
+    KG_TASK_LIFE_AUTO,  /* RUN if it replies before its input ends, else BATCH */
     KG_TASK_LIFE_RUN,   /* started once, used for every batch */
     KG_TASK_LIFE_BATCH, /* started for every batch; its input ends after the batch */
 };
 /* What an answer that cannot be parsed or decided counts as: ungraded, wrong. */
 enum kg_task_undecided {
     KG_TASK_UNDECIDED_UNGRADED, /* for evaluation, which reports it separately */
-    KG_TASK_UNDECIDED_WRONG,    /* for training: undecidable answers must not pay */
+    KG_TASK_UNDECIDED_WRONG,    /* for training: such answers must not pay off */
 };
 struct kg_task_grader;  /* a persistent program, see below */
 struct kg_task_rewards; /* several graders, see below */
@@ -167,7 +166,7 @@ struct kg_task_opts {
      * this name; borrowed */
     bool *excluded;
     const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
-    /* search-qa: answer pairs required, counting those in the prompt; 0: 1 */
+    /* search-qa: answer pairs required, counting those in the prompt; 0 means 1 */
     int answer_tags;
     struct kg_qa_format format; /* search-qa, metric format */
     const char *wording;        /* search-qa: see task/wording.h; NULL: the first */
@@ -188,9 +187,9 @@ struct kg_grade_item {
      * single turn. Tasks may ignore it and read the response. */
     const struct kg_span *spans;
     size_t n_spans;
-    const struct kg_traj *traj; /* NULL: unknown, as for an answer from a file */
+    const struct kg_traj *traj; /* NULL: unknown, as for a completion from a file */
 };
-/* The tasks with levels, for the conditions of keys (data/needs.h). */
+/* The tasks that generate problems, for the conditions of keys (data/needs.h). */
 #define KG_TASKS_MADE "arithmetic,countdown"
 struct kg_task_row {
     const char *name;
@@ -199,19 +198,18 @@ struct kg_task_row {
     bool exact_reward;  /* reward is 1 if right, else opts.wrong_reward */
     bool judges_none;   /* never gives verdicts */
     bool keeps_turns;   /* records keep `turns`, for a program that renders them */
-    /* Fills d from the file path (data tasks), or by generation (path NULL). */
+    /* Fills d from the file at path; path NULL: generates problems. */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
-    /* Grades one response (text without special tokens). NULL for `external`, which
-     * grades batches. */
+    /* Grades one completion (text without special tokens). NULL if grade_by is set, and
+     * for `external`, which grades batches. */
     kg_status (*grade)(struct kg_grade *g, const struct kg_record *r,
                        const char *response, size_t n, struct kg_err *err);
     /* `grade` for graders that read options; NULL if grade is set. */
     kg_status (*grade_by)(struct kg_grade *g, const struct kg_task_opts *opts,
                           const struct kg_grade_item *item, struct kg_err *err);
-    /* For votes (maj@k): extract appends the answer found in a response, or nothing; same
-     * says whether two such answers are equal. Both NULL: the task has no answers to
-     * count. */
+    /* For votes (maj@k): extract appends the answer found in a completion, or nothing;
+     * same decides whether two such answers are equal. Both NULL: no votes. */
     kg_status (*extract)(struct kg_str *out, const struct kg_task_opts *opts,
                          const struct kg_grade_item *item, struct kg_err *err);
     kg_status (*same)(bool *same, const struct kg_task_opts *opts, const char *a,
@@ -225,8 +223,8 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
 
 /* Loads through the row, checks that there is at least one record and that each has a
  * prompt, and makes the prompts by opts->prompt.
- * errors: EINVAL (no record, an unknown level: lists the valid ones), those of
- * kg_prompt_put */
+ * errors: EINVAL (no record, an unknown level: lists the valid ones), EFORMAT (an empty
+ * prompt), those of the row's load and of kg_prompt_put */
 kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
                        const struct kg_task_opts *opts, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -237,23 +235,22 @@ size_t kg_task_names(const char *list);
 kg_status kg_task_check_excluded(const struct kg_task_opts *opts,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* Grades n responses, items[i] into grades[i], by the row's function or one run of the
- * external command.
- * errors: ETIMEOUT, EIO, EFORMAT for a failed external grader, with the last line of its
- * stderr */
+/* Grades n completions, items[i] into grades[i]: by opts->rewards if set, else by the
+ * row's function, or for `external` by opts->running or one run of opts->command.
+ * errors: ETIMEOUT, EIO (with the last line of the external grader's stderr), EFORMAT */
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends the record's members as a user's program reads them: "prompt",
- * "response" (NULL: none), "ground_truth", "data_source", "extra_info", and if it is kept
- * "conversation": {"messages", "tools"}. */
+/* Appends the record's members as a user's program reads them, without braces: "prompt",
+ * "response" (NULL: none), "ground_truth", "data_source", "extra_info", and if r->turns
+ * is kept "conversation": {"messages", "tools"}. */
 kg_status kg_task_put_record(struct kg_str *out, const struct kg_record *r,
                              const char *response, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_is_external(const struct kg_task_row *row);
-/* Whether responses are expected to get a verdict. */
+/* Whether completions are expected to get a verdict. */
 bool kg_task_judges(const struct kg_task_row *row, const struct kg_task_opts *opts);
 /* The program of an external grader that persists across batches. It is started at the
  * first batch, and again if it dies after a successful batch. Calls of several threads
@@ -273,15 +270,15 @@ struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
 /* Several rewards. specs: (n) "NAME=TASK" or "NAME=external COMMAND"; weights: (n), NULL
  * for 1 each. The graders use opts. To grade by *rewards, pass it as `rewards` of another
  * kg_task_opts.
- * errors: EINVAL, NOTFOUND (an entry), ENOMEM */
+ * errors: EINVAL (a malformed entry, an unknown task, too many entries), ENOMEM */
 enum { KG_TASK_PART_NAME = 32 };
 kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *const *specs,
                                const double *weights, size_t n,
                                const struct kg_task_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Opens rewards from option lists; keys are their names for messages. *rewards is NULL if
- * the list is empty. Weights: one per reward, or none.
- * errors: EINVAL (opts has a command that no reward runs), each with its key */
+/* Opens rewards from option lists; `keys` has the options' names for messages. *rewards
+ * is NULL if the list is empty. Weights: one per reward, or none.
+ * errors: EINVAL with the key (also: opts has a command that no reward runs), ENOMEM */
 struct kg_task_rewards_keys {
     const char *rewards;
     const char *weights;
@@ -302,12 +299,12 @@ bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
 /* Whether grading runs a program, so that batches are needed. */
 bool kg_task_runs_program(const struct kg_task_row *row, const struct kg_task_opts *opts);
 /* Reads a file of any format of data/records.h, in verl's schema {prompt: [{content}] or
- * text, data_source, reward_model.ground_truth, extra_info} or plain columns
- * ({question|problem|prompt|text,
- * golden_answers|answer|answers|ground_truth|completion|response}); named
- * columns override. An answer may be text, a number, or an object or array (kept as JSON
- * text). A column solution, completion or response becomes the worked response. A prompt
- * that is a list of messages is kept as `turns`, which kg_task_load renders.
+ * text, data_source, reward_model.ground_truth, extra_info} or in plain columns
+ * ({question|problem|prompt|text, golden_answers|answer|...|completion|response}); named
+ * columns override. An answer may be text, a number, a bool ("True", "False"), or an
+ * object or array (kept as JSON text). A column solution, completion or response becomes
+ * `solution`, else an answer that contains "####". A prompt that is a list of messages is
+ * kept as `turns`, which kg_task_load renders.
  * errors: EFORMAT with the place (malformed, no prompt, no answer), EINVAL (no record) */
 kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
                           const char *answer_key, bool need_answer,

@@ -91,7 +91,7 @@ kg_status kg_task_environment_grade(struct kg_grade *g, const struct kg_task_opt
                                     struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                 const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Grades all items by one run of opts->command. */
+/* Grades all items by opts->running, or if NULL by one run of opts->command. */
 kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
@@ -104,7 +104,7 @@ kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_op
 kg_status kg_task_external_check(const struct kg_task_opts *opts,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* Sends a batch to a persistent program. */
+/* Sends a batch to a persistent program and appends its replies to out. */
 kg_status kg_task_grader_ask(struct kg_str *out, struct kg_task_grader *grader,
                              const struct kg_task_talk *talk,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -122,7 +122,7 @@ uint64_t kg_task_draw_below(struct kg_task_draw *draw, uint64_t n);
 
 /* A level of a generator makes one problem. The record's strings are appended to the
  * kg_strs. problem: canonical text, whose hash separates training from held-out problems.
- * faulty: the solution must have a wrong step. */
+ * faulty: the solution must contain a wrong step that leads to a wrong answer. */
 struct kg_task_made {
     struct kg_str prompt;
     struct kg_str ground_truth;
