@@ -99,10 +99,11 @@ struct kg_mask_row;
 
 enum kg_anchor_kind {
     KG_ANCHOR_NONE,
-    KG_ANCHOR_FIXED,     /* the initial weights */
-    KG_ANCHOR_EMA,       /* anchor <- eta anchor + (1 - eta) policy, every period steps */
+    KG_ANCHOR_FIXED, /* the initial weights, or those of anchor.path */
+    /* anchor <- eta anchor + (1 - eta) policy, every period steps or updates */
+    KG_ANCHOR_EMA,
     KG_ANCHOR_ITERATIVE, /* the policy that sampled the batch; needs no second model */
-    /* anchor <- policy, every period steps or updates, or when a KL passes kappa */
+    /* anchor <- policy, every period steps or updates, or when a KL exceeds kappa */
     KG_ANCHOR_COPY,
 };
 struct kg_anchor_row {
@@ -175,7 +176,7 @@ struct kg_algo {
  * anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
-/* Conditions of the keys of a KL (data/needs.h), evaluated by the functions below. */
+/* Conditions of the KL's keys (data/needs.h), evaluated by the kg_algo_kl_* below. */
 #define KG_NEEDS_WEIGHABLE                                                               \
     "@a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* "     \
     "with kl.tail true):kl.estimator,kl.in,kl.tail"
@@ -187,23 +188,23 @@ void kg_algo_init(struct kg_algo *algo);
  * up the table rows. A row without default keeps kg_algo_init's value, and a recipe that
  * does not set it does not list it. */
 extern const struct kg_opt_row kg_algo_rows[];
-/* Looks up the rows named by algo->name.   errors: NOTFOUND (lists valid names) */
+/* Looks up the rows named by algo->name.   errors: ENOTFOUND (lists valid names) */
 kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets one key from text; empty text keeps the old value.
- * errors: NOTFOUND (unknown key or row, lists valid names), EINVAL */
+/* Sets one key from text; empty text keeps the old value. kg_algo_check checks ranges.
+ * errors: ENOTFOUND (unknown key, names the nearest; unknown row, lists all), EINVAL */
 kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err) KG_MUST_CHECK;
 /* The value of a key as text; kg_algo_set reads back the same value.
- * errors: NOTFOUND (unknown key), EINVAL (text of `bytes` bytes is too small) */
+ * errors: ENOTFOUND (unknown key), EINVAL (`bytes` is too small) */
 kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
                       size_t bytes, struct kg_err *err) KG_MUST_CHECK;
 size_t kg_algo_n_keys(void);
 const char *kg_algo_key(size_t i);
 
-/* What the run provides. If noted, 0 disables the check. */
+/* What the run provides. */
 struct kg_algo_setting {
-    int64_t vocab;           /* 0: not checked */
+    int64_t vocab;           /* size of the vocabulary; 0: not checked */
     int64_t samples;         /* samples per prompt; 0: not checked */
     bool off_policy;         /* several updates per step, lag, or another sampler dtype */
     bool sampled_old;        /* old log-probs are the sampler's records */
@@ -217,7 +218,7 @@ struct kg_algo_setting {
 };
 
 /* Refuses an algorithm that cannot be computed, with the key and the reason.
- * errors: EINVAL, UNSUPPORTED */
+ * errors: EINVAL, EUNSUPPORTED */
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -245,7 +246,7 @@ bool kg_algo_reads_sample(const struct kg_algo *algo);
 bool kg_algo_reads_reward(const struct kg_algo *algo);
 /* Whether the loss contains a KL term. */
 bool kg_algo_kl_in_loss(const struct kg_algo *algo);
-/* Whether the KL is subtracted from rewards or advantages before the update. */
+/* Whether kl.in subtracts the KL from rewards or advantages before the update. */
 bool kg_algo_kl_taken(const struct kg_algo *algo);
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 /* Number of top ids per token that the sampler must record; 0: none. */
@@ -271,13 +272,13 @@ struct kg_policy_nature {
 };
 struct kg_policy_nature kg_policy_row_nature(enum kg_policy_table table, size_t i);
 /* The row's `about`; NULL without such a row: err lists the valid names.
- * errors: NOTFOUND */
+ * errors: ENOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;
 /* The limit of kl.clamp for this KL ("log w within +-20"), static; NULL: none. */
 const char *kg_algo_clamps(const struct kg_algo *algo);
-/* Whether the key is in the `reads` of `row`; of any row of any table (the key then has
- * no effect with the other rows); of one of algo's rows. */
+/* Whether the key is in the `reads` of `row`; of any row of any table (with rows that do
+ * not list it, the key then has no effect); of one of algo's rows. */
 bool kg_policy_reads(const struct kg_policy_about *row, const char *key);
 bool kg_policy_is_read(const char *key);
 bool kg_algo_reads(const struct kg_algo *algo, const char *key);

@@ -16,9 +16,9 @@
  * The other rows read no sampled token and are biased in value and gradient. With P =
  * sum_j p_j and Q = sum_j q_j over the head, the anchor's top k:
  *     truncated    both policies renormalised on the head: a KL of other distributions
- *     bucket       the rest is one event more, of mass 1 - P and 1 - Q: a KL of coarser
- *                  distributions, never above the exact one
- *     generalised  no rest at all, but the masses' difference added, so that no term is
+ *     bucket       all other ids are one more event, of mass 1 - P and 1 - Q: a KL of
+ *                  coarser distributions, never above the exact one
+ *     generalised  the head alone, plus the difference of the masses, so that no term is
  *                  below 0 and p = q is the minimum on the head
  */
 #include "base/real.h"

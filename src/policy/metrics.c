@@ -1,7 +1,7 @@
 /* Metrics of the loss: sums and counts that add up over micro-batches (metrics_merge.c),
  * and the list made of them. A mean of means would depend on how the batch was split, so
- * only the list divides. A metric is listed only if it applies: a run without a clip logs
- * no share of clipped tokens. Tokens left out of the loss are counted separately. */
+ * only the list divides. A group of metrics is listed only if it applies, such as that of
+ * algo.mask. policy/tokens counts all tokens; ratios and KL omit tokens of weight 0. */
 #include "base/real.h"
 #include "policy/policy_internal.h"
 

@@ -1,16 +1,15 @@
 /* Policy mathematics: from rows of log-probs to loss, sparse gradients and metrics.
  *
- * Pure functions on host arrays, in double precision. They do not depend on models,
- * devices, or vocabularies wider than k: every loss depends on a position's logits only
- * through the sampled token's log-prob, the log-probs at K given ids, the entropy and an
- * exact KL. The result is the derivative with respect to each of these. The head's
- * backward turns them into logit gradients by
+ * Pure functions on host arrays, in double precision. They need no model, device or full
+ * vocabulary: every loss depends on a position's logits z only through the sampled
+ * token's log-prob, the log-probs at K given ids, the entropy and an exact KL. The result
+ * is the derivative with respect to each of these. The backward of the vocabulary head
+ * turns them into logit gradients (a_v: the derivative for id v; J: the set of these ids):
  *
  *   dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
  *
- * An optimizer update calls:
+ * A step calls kg_policy_advantages once for its trajectories. Each of its updates calls
  *
- *   kg_policy_advantages  once for the step's trajectories
  *   kg_policy_weights     once for the tokens of the whole batch, before it is split
  *   kg_policy_loss        per micro-batch of whole sequences; parts and metrics add up
  */
@@ -29,7 +28,7 @@
 struct kg_policy_scores {
     int64_t n_seqs;       /* S */
     int64_t n_groups;     /* G */
-    const double *reward; /* (S) */
+    const double *reward; /* (S) or NULL: 0 */
     /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
     const int64_t *group_begin;
     const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
@@ -52,7 +51,7 @@ struct kg_policy_scores {
     const double *value;     /* (N) critic; KG_NEED_VALUES */
     const double *old_logp;  /* (N) KG_NEED_SUM_SQ */
     const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy; KG_NEED_SUM_SQ */
-    const double *is_weight; /* (N) or NULL */
+    const double *is_weight; /* (N) ratios to the sampler, or NULL; KG_NEED_SUM_SQ */
 };
 
 struct kg_policy_advantage {
@@ -82,9 +81,9 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
 struct kg_policy_totals {
     double tokens; /* kept tokens */
     double seqs;   /* kept sequences that have tokens */
-    /* added to sequence lengths that are divisors; normally 0 */
+    /* algo.count_eps: added to sequence lengths that are divisors; normally 0 */
     double length_eps;
-    double length_norm; /* constant of seq-mean-token-sum-norm */
+    double length_norm; /* algo.length_norm: a constant length as divisor */
 };
 
 /* The loss tokens of the whole optimizer batch. */
@@ -103,7 +102,7 @@ struct kg_policy_weights {
 };
 
 /* Weight of every token's term, so that loss = sum_n weight[n] term[n].
- * errors: EINVAL */
+ * errors: EINVAL (algo.length_norm is 0, but the row divides by it) */
 kg_status kg_policy_weights(const struct kg_policy_weights *w, const struct kg_algo *algo,
                             const struct kg_policy_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -131,7 +130,7 @@ struct kg_policy_batch {
     const double *old_logp;
     /* (N) log-probs of the sampler; NULL: equal to old_logp */
     const double *mu_logp;
-    /* (N) KG_NEED_ANCHOR; NULL, or an iterative anchor: mu_logp is used */
+    /* (N) KG_NEED_ANCHOR; NULL is allowed with an iterative anchor: mu_logp is used */
     const double *anchor_logp;
     const double *advantage; /* (N) */
     const double *entropy;   /* (N) or NULL; needed when algo.entropy_coef > 0 */
@@ -164,8 +163,8 @@ struct kg_policy_batch {
     uint64_t select_seed, select_draw;
 };
 
-/* Differences between the current policy and the sampler at the sampled tokens: sums, in
- * nats and in probabilities. */
+/* Differences between the current policy p and the sampler mu at the sampled tokens: sums
+ * and maxima, in nats (log-probs, KL) or of probabilities. */
 struct kg_policy_gap {
     double logp_sum; /* log-probs of the current policy, for its perplexity */
     double mu_sum;   /* of the sampler */
@@ -191,7 +190,7 @@ struct kg_policy_metrics {
     int64_t ratios;   /* tokens with a policy term; the following fields count these */
     int64_t positive; /* by sign of the advantage */
     int64_t negative;
-    int64_t clip_low; /* tokens limited by each bound */
+    int64_t clip_low; /* tokens limited by the lower, upper and dual bound */
     int64_t clip_high;
     int64_t clip_dual;
     int64_t outside_low; /* ratio below 1 - clip_low, for either sign of the advantage */
@@ -217,19 +216,19 @@ struct kg_policy_metrics {
     double prob_gap_max;
     double divergence_sum; /* divergences of a trust region */
     double divergence_max;
-    int64_t divergence_below_01;
+    int64_t divergence_below_01; /* tokens with a divergence below 0.01, below 0.05 */
     int64_t divergence_below_05;
-    int64_t mask_seqs; /* sequences with a policy term that algo.mask checked */
-    int64_t mask_dropped;
-    double mask_sum; /* sum of their divergences */
+    int64_t mask_seqs;    /* sequences with a policy term that algo.mask checked */
+    int64_t mask_dropped; /* of these, sequences in which a token lost its term */
+    double mask_sum;      /* sum of the divergences of mask_seqs */
     double mask_max;
     int64_t entropy_tokens;
     double entropy_sum;
     int64_t kl_tokens; /* tokens with a KL term; the following fields count these */
     double kl_sum;     /* values before weight, beta and divisor */
     double kl_max;
-    double kl_head_sum;   /* topk: L1 */
-    double kl_tail_sum;   /* topk: s L2 */
+    double kl_head_sum;   /* topk: L1, the head's part */
+    double kl_tail_sum;   /* topk: s L2, the sampled tail's part */
     double head_mass_sum; /* topk: mass of the current policy on the head */
     int64_t tail_tokens;  /* topk: sampled token outside the head */
     double iw_sum;        /* importance weight s */
@@ -257,16 +256,16 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
 struct kg_policy_grad {
     /* the caller's arrays; kg_policy_loss overwrites them */
     double *a_logp; /* (N) dloss/dlogp of the sampled token */
-    /* (N,K) dloss/dlogp_at; NULL if K is 0. If the sampled token is among ids, the head
-     * adds this to a_logp */
+    /* (N,K) dloss/dlogp_at; NULL if K is 0. If the sampled token is among ids, the
+     * vocabulary head adds its entry to a_logp */
     double *a_at;
     /* (N) dloss/dH = -c_H weight; NULL if entropy is not in the loss */
     double *a_entropy;
     double *a_kl_exact; /* (N) dloss/d(exact KL); NULL without exact KL */
-    /* (N) dloss/dlog_kept; needed with log_kept. The head adds a p_j/P_kept to
-     * dloss/dlogp of each kept id j */
+    /* (N) dloss/dlog_kept; needed with log_kept. The vocabulary head adds a p_j/P_kept
+     * to dloss/dlogp of each kept id j */
     double *a_log_kept;
-    /* (N) or NULL: value of each token's policy term, without its weight */
+    /* (N) or NULL: each token's policy term, with is_weight, without pg_weight */
     double *pg_term;
     /* (N) or NULL: value of each token's KL term, after importance weight and divisor */
     double *kl_term;
@@ -274,7 +273,7 @@ struct kg_policy_grad {
     double pg, kl,
         entropy; /* weighted sums; loss = pg + kl_beta kl - entropy_coef entropy */
     double loss;
-    bool any; /* some coefficient is not 0: the update changes weights */
+    bool any; /* some derivative is not 0: the loss has a gradient */
     struct kg_policy_metrics metrics;
 };
 

@@ -163,11 +163,11 @@ struct kg_mask_row {
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
     bool single;    /* may mask some tokens of a sequence that has one advantage */
-    bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
-    bool pops; /* the weight old/sampler outside its bounds becomes 0, not the bound */
+    bool of_weight; /* reads the weight old/sampler, 1 unless old is recomputed */
+    bool pops;      /* a weight old/sampler outside its bounds becomes 0, not a bound */
 };
-/* Removes the terms of a sequence that is too far from the sampler.
- * returns the sequence's divergence; *masked: whether that exceeds algo.mask_delta */
+/* Removes terms of a sequence whose divergence exceeds algo.mask_delta.
+ * returns the divergence; *masked: whether a token lost its term */
 double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in *in,
                       int64_t n, const struct kg_algo *algo);
 
@@ -176,9 +176,9 @@ struct kg_kl_in {
     double d; /* logp - anchor_logp of the sampled token */
     double s; /* importance weight of the sample; 1 if off */
     double exact;
-    const int32_t *ids; /* (k) the head: top ids of this token */
-    const double *at;
-    const double *anchor_at;
+    const int32_t *ids;      /* (k) the head: top ids of this token */
+    const double *at;        /* (k) current policy */
+    const double *anchor_at; /* (k) anchor */
     int k;
     int32_t token;
 };
@@ -198,7 +198,7 @@ struct kg_kl_row {
     struct kg_policy_claims claims;
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
-    const char *clamps; /* limit of kl.clamp; NULL: none */
+    const char *clamps; /* limit of kl.clamp, as text; NULL: none */
     int kind;
     bool forward;     /* direction of topk and exact */
     bool weighted;    /* takes the importance weight */

@@ -1,6 +1,6 @@
 /* Presets: named sets of option values. Anything that the user sets overrides them.
  *
- * A preset is data: keys and texts as in a recipe; train/ applies them. A method defines
+ * A preset is data: keys and texts as in a recipe; recipe/ applies them. A method defines
  * an algorithm without sizes. A recipe reproduces a published run: it adds sizes, lengths
  * and learning rates to a method (`base`). A preset's values override those of its base.
  */
@@ -27,19 +27,18 @@ struct kg_preset {
     const char *help;
     const char *source; /* publication */
     const struct kg_preset_value
-        *values; /* own values, then the bases' values; key NULL ends */
+        *values; /* its own, then the bases' that it does not override; key NULL ends */
 };
 
-/* errors: NOTFOUND, lists valid names */
+/* errors: ENOTFOUND, lists valid names */
 kg_status kg_preset_find(const struct kg_preset **preset, const char *name,
                          struct kg_err *err) KG_MUST_CHECK;
 size_t kg_preset_count(void); /* methods first */
 const struct kg_preset *kg_preset_at(size_t i);
 /* The value of a key; NULL: none. */
 const char *kg_preset_get(const struct kg_preset *preset, const char *key);
-/* Applies the algorithm's values of the preset to algo. Values of other
- * sections (train.*, rollout.*, ...) are ignored.
- * errors: those of kg_algo_set */
+/* Applies the preset's values of algo.*, kl.* and anchor.* to algo, and ignores all
+ * others (train.*, rollout.*, ...).   errors: those of kg_algo_set */
 kg_status kg_preset_apply(struct kg_algo *algo, const struct kg_preset *preset,
                           struct kg_err *err) KG_MUST_CHECK;
 const char *kg_preset_kind_name(enum kg_preset_kind kind);

@@ -8,9 +8,9 @@
  * micro-batches, threads and resuming do not change it.
  *
  * m2po bounds the mean of (log r)^2 over the tokens whose step leads away from the old
- * policy, and takes the largest. The paper removes them until the mean of the rest is
- * within the budget. The released code cuts them: a cut token still counts, as much as
- * the largest that is left.
+ * policy, and selects the largest. The paper removes them until the mean of the rest is
+ * within the budget. The released code clips them: a clipped token still counts, with the
+ * largest value that is not clipped.
  */
 #include "policy/policy_internal.h"
 

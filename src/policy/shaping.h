@@ -19,10 +19,10 @@ double kg_policy_overlong(int64_t length, int64_t max_length, int64_t buffer,
 double kg_policy_adaptive_kl(double coef, double kl, double target, double horizon,
                              int64_t n);
 
-/* token_reward[n] -= beta kl[n], with algo's KL estimator on old_logp and anchor_logp (no
- * importance weight: the old policy drew the samples). mean_kl out, for the controller:
- * mean over sequences of the mean over tokens.
- * errors: EINVAL (the estimator needs more than the sampled token), ENONFINITE */
+/* token_reward[n] -= kl_beta kl[n], by algo's KL estimator on old_logp and anchor_logp
+ * (no importance weight: the old policy drew the samples). mean_kl out, for the
+ * controller: mean over sequences of the mean over tokens.
+ * errors: EINVAL (an estimator that needs more than these log-probs), ENONFINITE */
 kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const struct kg_algo *algo, int64_t n_seqs,
                               const int64_t *seq_begin, const double *old_logp,
@@ -34,8 +34,8 @@ struct kg_policy_taken {
     double mean_kl; /* mean over sequences of the mean over tokens, for the controller */
     double most;    /* the largest amount for a token; at least 0 */
 };
-/* advantage[n] -= beta kl[n], with the KL of kg_policy_kl_reward. With
- * algo->kl_in->later: -= beta times the sum of kl[u] over the sequence's tokens u >= n.
+/* advantage[n] -= kl_beta kl[n], with the KL of kg_policy_kl_reward; with
+ * algo->kl_in->later: kl_beta times the sum of kl[u] over the sequence's tokens u >= n.
  * The arrays hold loss tokens only: observations have no KL and do not interrupt the sum.
  * errors: as kg_policy_kl_reward.   source: LunjunZhang/ema-pg,
  * search/verl/trainer/ppo/ray_trainer.py, apply_kl_to_advantages */
@@ -46,7 +46,7 @@ kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *take
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether the anchor is updated after this step (counted from 1), or after this optimizer
- * update if anchor.unit is update. Never for fixed, none, iterative, and ema with eta 1.
+ * update if anchor.unit is updates. Never for fixed, none, iterative, and ema with eta 1.
  * Ignores anchor.kappa. */
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step);
 /* Defines the recursion: anchor <- eta anchor + (1 - eta) theta. The weights themselves

@@ -26,8 +26,8 @@ enum kg_policy_filter {
     KG_FILTER_COUNT
 };
 
-/* How the expected gradient compares with the exact KL gradient at every context, times
- * the context's expected weight. */
+/* How the expected gradient compares with the exact KL's gradient, summed over contexts
+ * that each have their expected weight. */
 enum kg_average {
     KG_AVERAGE_BIASED,
     KG_AVERAGE_FADES, /* biased by O(1/N), N samples in the batch */

@@ -47,7 +47,7 @@ void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 /* Reads a turn, for every environment. A legal answer or the last turn ends the episode.
  * A turn without a legal action gets `remark` as its observation, or if NULL an
  * explanation of both formats; `inside` describes the contents of the tool's tags. If
- * result->called is set, the caller must call the tool with `action`, set next and failed */
+ * result->called is set, the caller must call the tool with `action` and set the rest. */
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
                            const char *inside, const char *remark,
