@@ -2,8 +2,8 @@
  * p-values.
  *
  * The numbers are resampled with replacement KG_EVAL_RESAMPLES times; the ends of the 95
- * % interval are the KG_EVAL_TAIL-th smallest and largest value of the statistic. A draw
- * is a function of (r, set, i) only, so intervals are reproducible.
+ * % interval are the KG_EVAL_TAIL-th smallest and largest value of the statistic. Each
+ * draw is a function of resample, set and index only, so intervals are reproducible.
  *     p = 2 min(share of values <= 0, share of values >= 0), at least 1 / resamples,
  *         at most 1
  * The interquartile mean is the mean of the middle half (Agarwal et al. 2021): of n
@@ -31,8 +31,8 @@ struct kg_eval_bounds {
     double p; /* two-sided, for the hypothesis that the statistic is 0 */
 };
 
-/* set: number of the set. resampled (KG_EVAL_RESAMPLES) out, in order of the resamples;
- * NULL allowed.   errors: ENOMEM */
+/* x (n). set: a number, so that sets have different draws. resampled (KG_EVAL_RESAMPLES)
+ * out: the statistic of each resample, in order; NULL allowed.   errors: ENOMEM */
 kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
                             kg_eval_statistic statistic, const double *x, size_t n,
                             uint32_t set, struct kg_err *err) KG_MUST_CHECK;

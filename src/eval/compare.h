@@ -41,8 +41,8 @@ struct kg_eval_comparison {
 };
 void kg_eval_comparison_release(struct kg_eval_comparison *c); /* {0} allowed */
 
-/* errors: NOTFOUND (an unfinished folder), ECONFLICT (other sets, data or problems: names
- * the first difference), EFORMAT */
+/* errors: ENOTFOUND (an unfinished folder), ECONFLICT (other sets, data or problems:
+ * names the first difference), EFORMAT */
 kg_status kg_eval_compare(struct kg_eval_comparison *c, const char *dir_a,
                           const char *dir_b, struct kg_err *err) KG_MUST_CHECK;
 

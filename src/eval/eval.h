@@ -3,7 +3,7 @@
  *
  * A sample is a function of (weights, prompt, sampling, evaluation seed, set name,
  * problem number in its file, sample number). It does not depend on other problems, the
- * batch or earlier draws. The last four are hashed into the seed of the sample
+ * batch or earlier draws. The last four determine the seed of the sample
  * (kg_eval_seed), which is also sent to a server.
  *
  * Against a reference model the per-token KL(policy || reference) is estimated on the
@@ -41,8 +41,8 @@ struct kg_eval_opts {
     /* kg_eval_run: each rank computes a share of the samples, and gets all of them in the
      * end; NULL: a single process; borrowed */
     struct kg_ranks *ranks;
-    /* true: a stop signal ends the call with EINTERRUPTED; false: it finishes in spite of
-     * the signal */
+    /* true: a stop signal ends the call with EINTERRUPTED; false: the call ignores stop
+     * signals and finishes */
     bool stop_on_signal;
 };
 
@@ -55,7 +55,7 @@ struct kg_eval_result {
     double reward_stderr;
     double response_tokens; /* mean */
     double truncated;       /* fraction */
-    double ungraded;        /* fraction that could not be graded; counted as wrong */
+    double ungraded;        /* fraction without a verdict; counted as wrong */
     double entropy; /* mean over sampled tokens, nats, at the sampling temperature */
     double kl_k1;   /* against the reference; 0 without one */
     double kl_k3;
@@ -80,7 +80,8 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
  * its record. The second file of a data set is the set "NAME 2", and so on. */
 uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample);
 
-/* The engine's options; the request for samples first .. first+n-1 of prompt i. */
+/* Options of the engine; the request for samples first .. first+n-1 of prompt i; the
+ * sampling settings with their random key. */
 struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_model *m,
                                             const struct kg_prompts *prompts,
                                             const struct kg_eval_opts *opts);
@@ -91,8 +92,8 @@ struct kg_request kg_eval_request(const struct kg_model *m,
 struct kg_sampling kg_eval_sampling(const struct kg_eval_opts *opts);
 
 /* Decodes and grades n trajectories (t->prompt_index is an index into prompts); sets
- * reward and graded of each. grades (n) out; texts (n) out, each released by the caller,
- * NULL allowed */
+ * reward, graded, parts and further of each. grades (n) out; texts (n) out, each released
+ * by the caller, NULL allowed */
 kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
                         struct kg_traj *trajs, size_t n, const struct kg_tokenizer *tok,
                         const struct kg_prompts *prompts, const struct kg_eval_opts *opts,

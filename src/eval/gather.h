@@ -32,19 +32,19 @@ struct kg_eval_items {
 };
 
 /* Fills in the shares of the other ranks. Additional numbers of graders are matched by
- * name; `names` gets the names of other ranks; NULL: none.
- * errors: ENOMEM, of the ranks */
+ * name; new names are added to `names` (NULL: there are no such numbers).
+ * errors: ENOMEM, EFORMAT (the requests of the ranks differ), those of the ranks */
 kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
                          struct kg_further_names *names, struct kg_ranks *ranks,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Serializes a range of items with the names of their numbers (NULL: none); appends.
- * errors: ENOMEM */
+/* Appends a range of items as bytes, with the names of their additional numbers (NULL:
+ * none).   errors: ENOMEM */
 kg_status kg_eval_items_put(struct kg_str *out, const struct kg_eval_items *items,
                             struct kg_share which, const struct kg_further_names *names,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Reads all n of `items` from bytes of kg_eval_items_put; new names are added.
- * errors: ENOMEM, EFORMAT (malformed, too many names) */
+/* Reads all n of `items` from bytes of kg_eval_items_put. New names are added; those
+ * beyond KG_FURTHER are dropped with a warning.   errors: ENOMEM, EFORMAT (malformed) */
 kg_status kg_eval_items_take(struct kg_eval_items *items, struct kg_further_names *names,
                              struct kg_traj_bytes *from,
                              struct kg_err *err) KG_MUST_CHECK;

@@ -19,9 +19,9 @@
 
 enum {
     KG_EVAL_KS = 64,         /* maximum number of k's for pass@k, and for maj@k */
-    KG_EVAL_MAX_N = 4096,    /* samples per problem */
-    KG_EVAL_MAX_VOTES = 512, /* k of maj@k */
-    KG_EVAL_EXTRAS = 8,      /* additional numbers of a set */
+    KG_EVAL_MAX_N = 4096,    /* maximum samples per problem */
+    KG_EVAL_MAX_VOTES = 512, /* maximum k of maj@k */
+    KG_EVAL_EXTRAS = 8,      /* maximum number of a sample's extra numbers */
     KG_EVAL_NAME_BYTES = 96, /* maximum bytes of a metric's name, including its NUL */
 };
 
@@ -32,9 +32,9 @@ double kg_eval_pass_at_k(int32_t n, int32_t c, int32_t k);
 
 /* maj@k: the chance that the majority of k of n samples, drawn without replacement, is
  * right. Class i has count[i] samples; samples in no class do not vote. Tied classes win
- * in equal shares; if no sample votes, it is wrong. Unbiased for the vote of k fresh
- * samples. count, right (classes); sum of count <= n, 1 <= k <= n, k at most
- * KG_EVAL_MAX_VOTES */
+ * in equal shares; without a vote the majority is wrong. Unbiased for the vote of k fresh
+ * samples. count, right (classes); sum of count <= n, 1 <= k <= n, k <= KG_EVAL_MAX_VOTES
+ * errors: ENOMEM */
 kg_status kg_eval_maj_at_k(double *out, const int32_t *count, const bool *right,
                            size_t classes, int32_t n, int32_t k,
                            struct kg_err *err) KG_MUST_CHECK;
@@ -47,7 +47,7 @@ struct kg_eval_answer {
     enum kg_finish finish;
     char *extracted; /* owned; result of the task's `extract`, NULL: not extracted */
     bool scored;     /* the three token sums are set */
-    double entropy;
+    double entropy;  /* sums over sampled tokens, in nats */
     double kl_k1;
     double kl_k3;
     double extra[KG_EVAL_EXTRAS];
@@ -71,8 +71,8 @@ struct kg_eval_metric {
     char name[KG_EVAL_NAME_BYTES];
     double value;
     double stderror;
-    /* (problems) owned; NULL in a mean over sets, or if no sample of a problem has the
-     * number (the mean is then over the other problems) */
+    /* (problems) owned; NULL in a mean over sets, or if some problem has no sample with
+     * the number (value is then the mean over the other problems) */
     double *by_problem;
 };
 /* accuracy (avg@n), pass@k.., maj@k.., reward, truncated, undecided, tokens, extras; for

@@ -2,7 +2,7 @@
  *
  * The number of requests in flight is bounded, and failures that may pass are retried
  * (net/http_client.h). Each request has the seed of its sample, so a kedge server returns
- * the same bits as the local engine; other servers use the seed as they like. The text or
+ * the same bits as the local engine; other servers may ignore the seed. The text or
  * message content of choices[0] is graded.
  */
 #ifndef KG_EVAL_REMOTE_H
@@ -17,8 +17,8 @@ struct kg_eval_remote_opts {
     const char *key;      /* NULL: none */
     int in_flight;        /* requests at once; 0: 16 */
     int timeout_ms;       /* timeout of one try; 0: 600,000 */
-    int tries;            /* 0: 6 */
-    int backoff_ms;       /* 0: 500 */
+    int tries;            /* tries of a request; 0: 6 */
+    int backoff_ms;       /* wait before the first retry; 0: 500 */
 };
 
 struct kg_eval_remote {

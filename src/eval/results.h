@@ -49,7 +49,8 @@ kg_status kg_results_open(struct kg_results *r, const char *dir,
 void kg_results_close(struct kg_results *r); /* {0} allowed */
 
 /* Calls fn for every sample in the journal, then opens the journal for more. A line that
- * is incomplete or not JSON is removed, with all lines after it. */
+ * is incomplete or not JSON is removed, with all lines after it. In a complete folder, fn
+ * is called for the lines of samples.jsonl.zst, with place {0}. */
 typedef kg_status (*kg_result_fn)(void *user, const struct kg_json_doc *line,
                                   struct kg_result_place place, struct kg_err *err);
 kg_status kg_results_read(struct kg_results *r, kg_result_fn fn, void *user,

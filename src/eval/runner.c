@@ -1,6 +1,6 @@
 /* The run of a suite: load, continue, sample, grade, count, write. Sets are sampled one
- * after the other. A sample is counted as it would be read back from its line, so
- * continued and fresh evaluations give the same numbers. Samples are graded in small
+ * after the other. Metrics use a sample as it is read back from its line, so
+ * continued and new evaluations give the same numbers. Samples are graded in small
  * groups, because external graders take batches; after a failure, pending samples are
  * still graded and kept. Ranks exchange lines, and the first rank reads them as it reads
  * those of a journal. */

@@ -29,11 +29,11 @@ struct kg_eval_fresh {
     int64_t tokens;
     enum kg_finish finish;
     const struct kg_eval_answer *sums; /* its token sums if it is scored; else NULL */
-    double extra[KG_EVAL_EXTRAS]; /* episodes: turns, answered, calls, invalid, failed */
-    /* for an episode (text is then the model's text); NULL: a single turn. Taken: {0}
-     * afterwards */
+    double extra[KG_EVAL_EXTRAS]; /* episodes: turns, finished, calls, invalid, failed */
+    /* of an episode (text is then the model's text); NULL: a single turn. `take` moves
+     * it: {0} afterwards */
     struct kg_episode_text *episode;
-    const struct kg_traj *verdict; /* report of an episode's environment */
+    const struct kg_traj *verdict; /* with an environment's verdict; NULL: none */
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);
@@ -91,7 +91,7 @@ void kg_eval_report_release(struct kg_eval_report *r); /* {0} allowed */
 
 struct kg_eval_run {
     const struct kg_suite *suite; /* resolved */
-    struct kg_eval_set *sets;     /* (suite->n) empty; kg_eval_suite loads the problems */
+    struct kg_eval_set *sets;     /* (suite->n) of kg_suite_sets, problems not loaded */
     struct kg_eval_source *source;
     const char *out; /* results folder; NULL: nothing is stored */
     /* without a folder: called for the line of every sample, in order; NULL allowed */

@@ -1,10 +1,10 @@
 /* A suite: the problems of an evaluation, and its settings.
  *
- * A YAML file with the sections suite (name, seed), sets (a mapping per set, under its
- * name) and defaults (values for sets without their own). All keys are in one table,
- * set_rows of suite.c, except those of a retriever, which recipes have too (task/env.h).
- * A resolved suite has a value for every key of every set; a results folder stores it and
- * compares it.
+ * A YAML file with the sections suite (name, seed), model, server, sets (a mapping per
+ * set, under its name) and defaults (values for sets without their own). All keys of a
+ * set are in one table, set_rows of suite.c, which shares macros with recipes
+ * (task/rows.h). A resolved suite has a value for every key of every set. A results
+ * folder stores it, and is continued only by an equal one.
  */
 #ifndef KG_EVAL_SUITE_H
 #define KG_EVAL_SUITE_H
@@ -54,11 +54,12 @@ struct kg_suite_about kg_suite_about(const struct kg_suite *s);
  * errors: EINVAL (an unknown set, none left) */
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* Drops the sets that suite.sets does not name.   errors: EINVAL (an unknown set) */
+/* Moves the sets of suite.sets to the front; n becomes their number (suite.sets empty: no
+ * change).   errors: EINVAL (an unknown set) */
 kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
-/* Fills in the defaults of every set, then chooses. */
+/* Sets the missing values of every set from `defaults`, then calls kg_suite_choose. */
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
-/* Sets a key of all sets. */
+/* Sets a key, such as "samples", of all selected sets. */
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,
                            const char *where, struct kg_err *err) KG_MUST_CHECK;
 
@@ -87,15 +88,15 @@ struct kg_eval_set {
     struct kg_episode_opts episode; /* env NULL: single turns */
     int32_t samples;
     int64_t limit;  /* maximum number of problems; 0: all */
-    int64_t expect; /* number of records that the file must have; 0: any */
+    int64_t expect; /* expected value of `records`; 0: any */
     struct kg_eval_ks ks;
     struct kg_chat_template *chat; /* owned or NULL */
     struct kg_dataset data;        /* owned: the problems, once loaded */
-    int64_t records;               /* number of records in the file */
+    int64_t records;               /* number of records in the file, after `unique` */
 };
 
-/* Set i of the suite, without opening files. data_dir: prefix of relative paths, NULL for
- * none
+/* Initialises set i of a resolved suite; reads no data. data_dir: prefix of relative
+ * paths, NULL for none
  * errors: EINVAL (unknown task, a k that is not a number or exceeds the samples, ...);
  * all name the set */
 kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, size_t i,
@@ -109,18 +110,19 @@ kg_status kg_eval_set_load(struct kg_eval_set *set, struct kg_chat_template *cha
                            const char *model_dir, struct kg_err *err) KG_MUST_CHECK;
 /* Whether the data file exists, or none is needed. */
 bool kg_eval_set_has_data(const struct kg_eval_set *set);
-/* "expected FILE: 30 records (from ..., licence ...)" */
+/* Appends "FILE, 30 records, from SOURCE (LICENCE)", without what is unknown. */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Checks lists of excluded names. A name is an error if no loaded set with this list
- * contains it; only a warning if another set with the same list was not loaded. */
+/* Checks lists of excluded names. A name that no loaded set with this list contains is an
+ * error, or only a warning if another set with the same list was not loaded. */
 kg_status kg_suite_check_excluded(const struct kg_suite *s,
                                   const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;
 /* The evaluation options of a set. */
 struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set);
 
-/* Initialises every set; kg_suite_check_data lists missing files. sets: owned (n) */
+/* Initialises every set. kg_suite_check_data fails with ENOTFOUND and a list of all
+ * missing files. sets: (n) owned, freed by kg_suite_sets_free */
 kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
                         const char *data_dir, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_suite_check_data(const struct kg_eval_set *sets, size_t n,

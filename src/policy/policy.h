@@ -4,7 +4,7 @@
  * vocabulary: every loss depends on a position's logits z only through the sampled
  * token's log-prob, the log-probs at K given ids, the entropy and an exact KL. The result
  * is the derivative with respect to each of these. The backward of the vocabulary head
- * turns them into logit gradients (a_v: the derivative for id v; J: the set of these ids):
+ * turns them into logit gradients (a_v: derivative for id v; J: the set of these ids):
  *
  *   dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
  *
