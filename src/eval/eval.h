@@ -80,8 +80,7 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
  * its record. The second file of a data set is the set "NAME 2", and so on. */
 uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample);
 
-/* Options of the engine; the request for samples first .. first+n-1 of prompt i; the
- * sampling settings with their random key. */
+/* The engine's options; the request for samples first .. first+n-1 of prompt i. */
 struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_model *m,
                                             const struct kg_prompts *prompts,
                                             const struct kg_eval_opts *opts);

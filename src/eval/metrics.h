@@ -33,8 +33,7 @@ double kg_eval_pass_at_k(int32_t n, int32_t c, int32_t k);
 /* maj@k: the chance that the majority of k of n samples, drawn without replacement, is
  * right. Class i has count[i] samples; samples in no class do not vote. Tied classes win
  * in equal shares; without a vote the majority is wrong. Unbiased for the vote of k fresh
- * samples. count, right (classes); sum of count <= n, 1 <= k <= n, k <= KG_EVAL_MAX_VOTES
- * errors: ENOMEM */
+ * samples. count, right (classes); sum of count <= n; 1 <= k <= n, KG_EVAL_MAX_VOTES */
 kg_status kg_eval_maj_at_k(double *out, const int32_t *count, const bool *right,
                            size_t classes, int32_t n, int32_t k,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -2,10 +2,10 @@
  * warns.
  *
  * TensorBoard events: RUN/events.out.tfevents.* of RL and validation, and
- * RUN/sft/events.out.tfevents.* of SFT, whose steps are counted separately. To a reader
- * the events of a folder equal the lines of metrics.jsonl, also after a resume that
- * truncated them; after a failure the run continues without events. RUN/report.html:
- * kedge report makes the same page.
+ * RUN/sft/events.out.tfevents.* of SFT, whose steps are counted separately. Readers of a
+ * folder's events find the values of metrics.jsonl, also after a resume that truncated
+ * both; after a failure the run continues without events. RUN/report.html: the page that
+ * kedge report makes.
  */
 #ifndef KG_TRAIN_LOG_H
 #define KG_TRAIN_LOG_H

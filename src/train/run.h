@@ -5,8 +5,8 @@
  * that can be recomputed. Steps work in memory that is allocated once, and logs are never
  * read back.
  *
- * A function takes the parts that it needs, in this order, const if it only reads them;
- * only opening, closing, the loop and whole steps take the run.
+ * A function takes the parts that it needs, in the order below, const if it only reads
+ * them. Only opening, closing, the loop and whole steps take the run.
  */
 #ifndef KG_TRAIN_RUN_H
 #define KG_TRAIN_RUN_H
@@ -44,7 +44,7 @@ struct kg_counters {
     int64_t step;         /* RL steps done */
     int64_t prompts;      /* prompts taken from the endless sequence of epochs */
     int64_t optim_step;   /* updates of the current phase's optimizer */
-    int64_t optim_before; /* updates of earlier stages in the moments of RL: init.parts */
+    int64_t optim_before; /* updates before init.from's moments were taken; 0 without */
     int64_t anchor_updates;
     int64_t anchor_refreshed; /* updates caused by anchor.kappa */
     int64_t skipped;          /* steps skipped as non-finite, in the whole run */
@@ -100,7 +100,7 @@ struct kg_run_state {
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */
     char saved_name[KG_CHECKPOINT_NAME];
-    /* only some updates of a step are done: the state is that of no step */
+    /* only some updates of a step are done: the state belongs to no step */
     bool midway;
 };
 
@@ -170,23 +170,25 @@ kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
 kg_status kg_run_open_on(struct kg_run *run, struct kg_ranks *ranks,
                          const struct kg_config *config,
                          struct kg_err *err) KG_MUST_CHECK;
-/* kg_run_open, but a stage opens its newest checkpoint at or before `step`, else
- * init.from. Loads no training state: kg_checkpoint_read does. */
+/* kg_run_open, but a run with init.from opens the model of its own newest RL checkpoint
+ * at or before `step`, else of init.from. Loads no training state: kg_checkpoint_read
+ * does. */
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Opens a run without weights or data, for memory planning (kg_run_memory); assumes
- * prompts of max_prompt_tokens. Needs only the model's config.json and no device.
- * device_bytes: memory of the planned device; 0: the CPU */
+/* Opens a run without weights, data or device, for memory planning (kg_run_memory);
+ * assumes prompts of max_prompt_tokens. Reads each model's config.json, and verifies
+ * init.from's checkpoint. device_bytes: memory of the planned device; 0: the CPU */
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 /* Checks that the recipe fits this many ranks: a lane per trainer, unless gradients are
- * sharded; and on CPUs no anchor that is packed from master weights on the fly, because
- * ranks hold only shards of these.   errors: EINVAL */
+ * sharded; and on CPUs with ranks.shard no anchor.place=host, because such an anchor is
+ * packed from whole master weights.   errors: EINVAL */
 kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              bool on_cpu, struct kg_err *err) KG_MUST_CHECK;
 
-/* Creates the optimizer of a phase, SFT or RL, and replaces the current one. */
+/* Replace the current optimizer by a new one for the phase. _rl also begins the anchor
+ * and fills the lagged weights. */
 kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
@@ -228,24 +230,21 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* Runs everything: creates or resumes the run directory; SFT, RL, checkpoints,
- * validation. resume: continue from the newest checkpoint. init.from in the config is
- * replaced by its checkpoint.
+ * validation. resume: continue from the newest checkpoint. Names in the config are
+ * resolved (train/open/pin.h).
+ * stop_on_signal: after opening, a stop signal (base/signal.h) is a stop request
  * errors: ECONFLICT (resume with another config or other files, listed; another process
- * is using the run directory). A stop request is not an error: the run saves and returns
- * OK.
- * stop_on_signal: after opening, a stop signal (base/signal.h) is a stop request */
+ * is using the run directory); EINTERRUPTED (a stop request: the run saved its state) */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;
 /* kg_train_run on each of several ranks; together they give the same run as one rank. The
- * first rank writes the folder.
- * errors: those of any rank, on all */
+ * first rank writes the run directory.   errors: those of any rank, on all */
 kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
                           bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
 
-/* Describes a run in advance: batch arithmetic, memory, disk. Text for the user;
- * starts no rank and writes nothing. init.from is resolved. ranks: their number; memory
- * is per rank
- * errors: all that kg_train_run would raise before its first step */
+/* Describes a run in advance for the user: batch arithmetic, memory, disk. Starts no rank
+ * and writes nothing. Names in the config are resolved. ranks: their number; memory is
+ * per rank   errors: all that kg_train_run would raise before its first step */
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         int ranks, struct kg_err *err) KG_MUST_CHECK;
 /* Describes the memory use on a device of device_bytes, or with 0 on this machine, by

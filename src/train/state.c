@@ -1,6 +1,5 @@
-/* Functions of steps on a run: settings, the weights that sample, the optimizer of a
- * phase, and the count of skipped steps.
- */
+/* Functions that steps call on a run: settings, the weights that sample, the optimizer of
+ * a phase, and the count of skipped steps. */
 #include "train/run.h"
 
 #include "base/log.h"

@@ -1,9 +1,9 @@
-/* Checkpoints: RUN/checkpoints/NAME/{model,anchor,state.json,state.safetensors}, listed
- * with their hashes in manifest.json (data/manifest.h), and `latest` pointing at the
- * newest.
+/* Checkpoints: RUN/checkpoints/NAME with model/ (or adapter/), anchor/, state.json,
+ * state.safetensors and begun.bin (train/step/begun.h), all listed with their hashes in
+ * manifest.json (data/manifest.h), and a link `latest` to the newest.
  *
  * NAME is sft-NNNNNN during SFT and step-NNNNNN during RL. A checkpoint is written under
- * a temporary name. When every file is synced, it is renamed; then the link is moved, and
+ * a temporary name and renamed when every file is synced. Then the link is moved, and
  * older checkpoints are removed. So a directory with such a name is always complete, and
  * after the first save at least one always exists. The newest is found by its name,
  * because after a kill the link may point to the previous checkpoint.
@@ -14,13 +14,13 @@
 #include "data/safetensors.h"
 #include "train/run.h"
 
-/* Saves a checkpoint; checks free space first.
+/* Saves a checkpoint, unless this state is saved already; checks free space first.
  * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays complete */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_checkpoint_save in the background. Refusals are reported now; kg_checkpoint_wait
- * reports failures of writing. Wait before changing weights, optimizer or anchor, which
- * are read meanwhile. Until then, the previous checkpoint is the newest. */
+/* kg_checkpoint_save in the background; with lag, at once. Refusals are reported now,
+ * failures of writing by kg_checkpoint_wait. Wait before changing weights, optimizer or
+ * anchor, which are read meanwhile. Until then, the previous checkpoint is the newest. */
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* OK if none is being written.   errors: EIO, ENOMEM: the checkpoint is missing, or an
  * old one was not removed; the message says which */
@@ -47,8 +47,8 @@ kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *pa
 
 /* Loads weights, optimizer, anchor, lagged weights and counters of the newest checkpoint,
  * and moves the link to it; *found is false if there is none.
- * errors: EFORMAT, NOTFOUND (a file differs from the saved one: loads nothing, names the
- * newest complete checkpoint) */
+ * errors: EFORMAT, ENOTFOUND (a file differs from the saved one or is missing; the
+ * message names the newest intact checkpoint) */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 
@@ -65,9 +65,8 @@ kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_s
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
                              const struct kg_st_set *set, const char *name,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* Writes the slabs of a state, weights, optimizer and anchor, into one file; loads the
- * slabs that the state has.   errors: EIO, ENOSPACE; EFORMAT (missing, different)
- */
+/* Writes the slabs of a state (weights, optimizer, anchor, lagged weights) into one file;
+ * loads the slabs that the state has.   errors: EIO, ENOSPACE; EFORMAT (other slabs) */
 kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *path,
                                   struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_take_state(struct kg_run_state *state, const char *path,

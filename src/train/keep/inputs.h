@@ -3,7 +3,8 @@
  *
  * Inputs are the files of data.train, data.val, sft.data, sft.val and data.chat_template,
  * the index of search.where, and the files *.json, *.safetensors and chat_template.jinja
- * of anchor.path and of model.path, or of init.from's checkpoint. All bytes are hashed
+ * of anchor.path, model.adapter, init.from, and model.path or init.from/model (not once
+ * the run has its own checkpoint instead of init.from). All bytes are hashed
  * (base/hash.h); names and times are not. A pipe cannot be read twice, so it is left out
  * with a warning. Files read by an external grader's command or by a retrieval server are
  * unknown here.
@@ -17,7 +18,7 @@
 
 /* Appends {"data.train": {"bytes": n, "hash": "..."}, "model.path/config.json": {..},
  * ..}.
- * errors: NOTFOUND, EIO */
+ * errors: ENOTFOUND, EIO */
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err) KG_MUST_CHECK;
 

@@ -17,16 +17,16 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
 
 /* A run to continue: takes the lock; compares RUN/config.yaml with the current config,
  * the inputs in RUN/manifest.json with the current files, and the device in it with the
- * model's device, unless devices may change.
- * errors: NOTFOUND (no run here), ECONFLICT (another process is using it; lists differing
- * keys, inputs or devices) */
+ * model's device, unless devices may change; then rewrites config.yaml.
+ * errors: ENOTFOUND (no run here, or its checkpoints are gone), EFORMAT (a truncated
+ * config.yaml), ECONFLICT (another process is using it; lists differing keys, inputs or
+ * devices) */
 kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The steps in RUN/metrics.jsonl, up to a truncated line. any: some line is of an SFT or
- * RL step, or not from a run. first, last: RL steps; 0: none
- * errors: EIO */
+/* The steps in RUN/metrics.jsonl, up to a malformed line. any: some line is malformed or
+ * not of a validation. first, last: RL steps; 0: none   errors: EIO */
 struct kg_logged {
     bool any;
     int64_t first, last;

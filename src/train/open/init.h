@@ -5,12 +5,11 @@
  * any checkpoint.dtype):
  *   model      the policy's weights, with config and tokenizer
  *   anchor     the anchor's weights; without it the anchor starts as the policy
- *   optimizer  Adam's moments and their number of updates; the learning-rate schedule
- *              restarts, except with
- *   steps      continue as a resumed run: steps done, position in the prompts, the
- *              schedule, the state of kl.target and anchor.kappa. The stage ends at step
- *              train.steps in total; needs optimizer
- * Without `steps`, these values start as in any run.
+ *   optimizer  Adam's moments and their number of updates
+ *   steps      steps done, position in the prompts, the learning-rate schedule, the state
+ *              of kl.target and anchor.kappa, as in a resumed run; needs optimizer. The
+ *              stage ends at step train.steps, which includes the other run's steps
+ * Without `steps`, these values start as in any run: the schedule restarts.
  *
  * The other run is needed only at the start: the first checkpoint of this run holds its
  * full state and the model's small files, and is used from then on.
@@ -34,7 +33,7 @@ struct kg_init {
     bool model, anchor, optimizer, steps;
     /* with `steps`, before this run's first step: steps done by the other run */
     int64_t step;
-    bool own; /* dir belongs to this run: its state is loaded as usual */
+    bool own; /* dir belongs to this run: its state is loaded as on any resume */
 };
 struct kg_run_inputs;
 struct kg_run_state;
@@ -43,9 +42,8 @@ struct kg_run_state;
 #define KG_INIT_NEWEST INT64_MAX
 
 /* Resolves init.from, init.parts and model.path. If run.dir already holds an RL
- * checkpoint at or before `step`, that checkpoint is used instead of init.from; there is
- * none before step 0.
- * errors: EINVAL, NOTFOUND (no checkpoint there) */
+ * checkpoint at or before `step` (KG_INIT_NEWEST: any checkpoint), the newest such one is
+ * used instead of init.from.   errors: EINVAL, ENOTFOUND (no checkpoint there) */
 kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Replaces init.from by a checkpoint: the newest of the run that it names; on resume, the
@@ -63,13 +61,13 @@ struct kg_path kg_init_model_dir(const struct kg_init *init, const struct kg_rec
 kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *state,
                         struct kg_err *err) KG_MUST_CHECK;
 /* Checks that the other parts fit this run's anchor and optimizer.
- * errors: EINVAL, EFORMAT */
+ * errors: EINVAL, EFORMAT, ESHAPE, EUNSUPPORTED (schedule-free) */
 kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                         struct kg_err *err) KG_MUST_CHECK;
 /* Loads anchor and optimizer when RL begins. */
 kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
                      struct kg_err *err) KG_MUST_CHECK;
-/* Appends "DIR: model, anchor" */
+/* Appends "DIR: model anchor". */
 kg_status kg_init_say(struct kg_str *out, const struct kg_init *init,
                       struct kg_err *err) KG_MUST_CHECK;
 

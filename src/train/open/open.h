@@ -26,15 +26,15 @@ kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in
                             struct kg_ranks *ranks, int64_t step,
                             struct kg_err *err) KG_MUST_CHECK;
 /* Opens this rank's device, then finds the model for it.
- * errors: DEVICE, those of kg_run_model_find */
+ * errors: EDEVICE, those of kg_run_model_find */
 kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *in,
                              const struct kg_run_work *work, int64_t step,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Sets state->model and in->tok.   errors: NONFINITE weights, those of the files */
+/* Sets state->model and in->tok.   errors: ENONFINITE (weights), those of the files */
 kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state,
                             const struct kg_run_found *found,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Sets state->lag, and opts of a separate sampler. *wanted: it has a separate sampler */
+/* Sets state->lag, and opts for a separate sampler. *wanted: whether the run has one */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state,

@@ -1,8 +1,8 @@
 /* Resolves names in a recipe when a run begins and writes the results into its config, so
- * that they cannot change their meaning on resume. init.from becomes a checkpoint
+ * that the names mean the same on resume. init.from becomes a checkpoint
  * (train/open/init.h); ORG/NAME and hf://ORG/NAME/FILE of the hub's cache (data/hub.h)
- * get @COMMIT; a missing data.date becomes the day of the start, if the chat template
- * uses the date. */
+ * get @COMMIT; an empty data.date becomes the day of the start if the chat template uses
+ * the date. */
 #ifndef KG_TRAIN_PIN_H
 #define KG_TRAIN_PIN_H
 

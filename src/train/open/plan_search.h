@@ -10,8 +10,9 @@
 kg_status kg_plan_search(struct kg_str *out, const struct kg_env_opts *o,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets how.backend if the retriever shares `be` with the model; *bytes: its memory
- * there.   errors: those of kg_index_open and kg_index_device_plan */
+/* If the retriever is to share the model's device (search.device), sets how.backend to be
+ * and *bytes to its memory there.   errors: EUNSUPPORTED (the guest is not linked), those
+ * of kg_index_open and kg_index_device_plan */
 kg_status kg_search_beside(struct kg_env_opts *o, uint64_t *bytes,
                            const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,6 +1,7 @@
 /* Opens and closes a run: from recipe to objects.
  *
- * Every refusal happens here, before anything is written; --dry-run stops here. Keys are
+ * All refusals of a recipe are here, before anything is written; --dry-run stops here.
+ * Keys are
  * checked against each other before the model is opened, and against the model before the
  * data is. The memory that steps reuse (rows, engine, lagged weights) is allocated here
  * once, at the sizes that the longest completion can need, so a run that has started does

@@ -48,15 +48,16 @@ kg_status kg_sft_from_dataset(struct kg_sft_set *set, const struct kg_dataset *d
 
 /* Reads records of a file (data/records.h), each one of
  *   {"text"}                 loss on all but the first token
- *   prompt and response      one of prompt, question, problem; one of response,
- *                            completion, solution, answer: loss on the response
+ *   prompt and response      one of prompt, question, problem, instruction (with input);
+ *                            one of response, completion, solution, answer, output: loss
+ *                            on the response
  *   prompt and "segments"    [{"source": "model" or "tool", "text"}, ...]: an episode;
  *                            loss on the model's text
- *   {"messages"}             a conversation, rendered by the chat template: loss on the
- *                            assistant's turns with their end tokens; "tools" is passed
- *                            to the template
+ *   {"messages"}             a conversation (or ShareGPT's "conversations"), rendered by
+ *                            the chat template with "tools": loss on the assistant's
+ *                            turns with their end tokens
  * A prompt is made by text/prompt.h and may also be a list of messages.
- * errors: EFORMAT with the place, EINVAL (no loss token; no sequences left) */
+ * errors: EFORMAT, EUNSUPPORTED with the place, EINVAL (no loss token or sequence) */
 kg_status kg_sft_from_jsonl(struct kg_sft_set *set, const char *path,
                             const struct kg_tokenizer *tok,
                             const struct kg_sft_opts *opts,

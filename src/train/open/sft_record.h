@@ -32,7 +32,7 @@ struct kg_sft_reading {
     const char *end; /* text of the end token; "" for none */
 };
 /* Clears r and fills it from an object in one of the formats of kg_sft_from_jsonl.
- * errors: EFORMAT, those of the chat template */
+ * errors: EFORMAT, EUNSUPPORTED (the template rewrites turns), those of the template */
 kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *object,
                              const struct kg_sft_reading *how,
                              struct kg_err *err) KG_MUST_CHECK;

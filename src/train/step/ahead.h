@@ -46,22 +46,22 @@ kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
  * agreed on in the group first. Without rollout ranks, just kg_ranks_agree. */
 kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Before the first step of this process: sends weights and counters to the rollout ranks,
- * and the batches of the next L steps to the trainers. Does nothing the second time.
- * errors: of sampling, on all; of the ranks */
+/* Before the first step of this process: sends weights and begun completions to the
+ * rollout ranks, and the batches of the next L steps to the trainers. Later calls do
+ * nothing.   errors: those of sampling and of the ranks, on all ranks */
 kg_status kg_ahead_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* After a step of all ranks (kg_rl_step, kg_ahead_sample): sends weights and counters to
- * the rollout ranks, and the sampled batch to the trainers.   errors: ENOMEM, of the
- * ranks */
+ * the rollout ranks, and the sampled batch to the trainers.
+ * errors: ENOMEM, those of the ranks */
 kg_status kg_ahead_pass(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* Copies the trainers' counters to all ranks. */
+/* Copies the first rank's counters to the rollout ranks. */
 kg_status kg_ahead_count(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- by a single rank ---- */
 
 /* On a rollout rank, instead of a step: samples the batch of L steps later; nothing if
  * the run ends before that. Non-finite values are reported through the batch.
- * errors: of sampling and grading */
+ * errors: those of sampling and grading */
 kg_status kg_ahead_sample(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* On a trainer: takes the batch of a step. b: {0} except for its block
  * errors: those of sampling it (ENONFINITE: with a partial batch), ENOMEM */

@@ -16,7 +16,7 @@
 
 /* Opens the anchor of anchor.kind and anchor.path; state->anchor stays NULL if there is
  * none.
- * errors: those of kg_reference_open; EINVAL, SHAPE */
+ * errors: those of kg_reference_open; EINVAL, ESHAPE */
 kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state *state,
                              struct kg_err *err) KG_MUST_CHECK;
 /* kg_run_anchor_open as an outline, from the model's config.json only. */
@@ -27,13 +27,13 @@ kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
 void kg_run_adapted(struct kg_model_opts *opts, const struct kg_model *m);
 /* Whether the anchor has master weights. */
 bool kg_run_anchor_moves(const struct kg_run_inputs *in);
-/* Call when RL begins: without anchor.path the anchor becomes the policy. */
+/* Call when RL begins: without anchor.path the anchor takes the policy's weights. */
 kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,
                               struct kg_err *err) KG_MUST_CHECK;
 /* Whether checkpoints contain the anchor. */
 bool kg_run_anchor_saved(const struct kg_run_state *state);
-/* Call after an update with mean token KL kl. *moved out: log-probs of the anchor are
- * stale */
+/* Call after an update; kl: its mean token KL. *moved: the anchor changed, so its
+ * log-probs are stale */
 kg_status kg_run_anchor_after_update(bool *moved, const struct kg_algo *a,
                                      struct kg_run_state *state, double kl,
                                      struct kg_err *err) KG_MUST_CHECK;

@@ -34,7 +34,7 @@ struct kg_begun {
     size_t n;
     int64_t steps;             /* N - L: steps after the first */
     size_t group;              /* samples per prompt */
-    int32_t slice, max_tokens; /* Q; of a whole completion */
+    int32_t slice, max_tokens; /* Q; the limit of a whole completion */
     int32_t tool_steps;        /* versions between a tool call and its observation */
     bool plays;                /* completions are episodes */
 };
@@ -46,12 +46,12 @@ int64_t kg_begun_steps(const struct kg_recipe *r);
 kg_status kg_begun_check(const struct kg_run_inputs *in,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* From bytes of kg_begun_pack; empty: no completions. Release g in any case.
+/* Reads the bytes of kg_begun_pack; empty: no completions. Release g even on failure.
  * errors: EFORMAT (not these bytes, or of another build of kedge) */
 kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
                         const struct kg_str *bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_begun_release(struct kg_begun *g);
-/* Appends the completions from `first` on as bytes. */
+/* Replaces out by the completions from `first` on, as bytes. */
 kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -59,8 +59,8 @@ kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t fir
  * group) requests for unbegun ones. requests: (n) out.   returns their number */
 size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
                          const struct kg_request *fresh);
-/* Appends `pieces`, the trajectories of kg_begun_requests' requests in order; moves
- * them. */
+/* Appends `pieces`, the trajectories of kg_begun_requests' requests in order, to their
+ * completions; the pieces are moved. */
 kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t version,
                         struct kg_err *err) KG_MUST_CHECK;
 

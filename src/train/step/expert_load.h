@@ -51,8 +51,8 @@ kg_status kg_expert_load_gather(struct kg_expert_load *l, struct kg_ranks *ranks
 /* Logs experts/..; nothing if nothing was counted. */
 void kg_expert_load_put(struct kg_metrics *log, const struct kg_expert_load *l);
 
-/* Later kept forwards of p include the loss of these counts with coefficient c, until
- * kg_rows_balance(p, NULL). */
+/* Later forwards of p that are kept for a backward include the loss of these counts with
+ * coefficient c, until kg_rows_balance(p, NULL). */
 kg_status kg_expert_load_balance(struct kg_expert_load *l, const struct kg_rows *p,
                                  double c, struct kg_err *err) KG_MUST_CHECK;
 /* *loss <- the part of this loss that comes from p's last forward. */

@@ -1,10 +1,9 @@
 /* Sums all lanes when each rank has computed its own.
  *
- * A rank first adds its own blocks of neighbouring lanes (kg_tree_cover). Then each rank
+ * A rank first adds its own neighbouring lanes to blocks (kg_tree_cover). Then each rank
  * receives its shard (kg_cut_of) of every block and adds the blocks along the tree, which
- * gives the sum of that shard. If every rank needs the whole sum, it sends the sum to
- * all; if the model is sharded, it keeps it. The exchange works in pieces, so it needs no
- * second slab.
+ * gives the sum of that shard. With cut it keeps only this; else it sends it to all
+ * ranks, which then have the whole sum. It works in pieces and needs no second slab.
  */
 #ifndef KG_TRAIN_LANE_EXCHANGE_H
 #define KG_TRAIN_LANE_EXCHANGE_H
@@ -21,13 +20,13 @@ struct kg_lane_blocks {
 /* sum = all lanes of all ranks. Every rank has the blocks of its share of `lanes`
  * (kg_share_of); sum may be one of its blocks. cut: computes only this rank's shard of
  * the sum (kg_cut_of); the rest of sum is undefined
- * errors: ENOMEM, of the device, of the ranks; reported on all ranks */
+ * errors: ENOMEM, those of the device and of the ranks; reported on all ranks */
 kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
                            int lanes, bool cut, struct kg_ranks *ranks,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Maximum additional host memory for slabs of n elements of a backend: 0 if ranks lend
- * memory; direct: device memory instead, with NCCL (ranks/nccl.h). */
+/* Upper bound for the additional host memory of an exchange of n elements (ranks that
+ * lend memory need none); direct: device memory instead, with NCCL (ranks/nccl.h). */
 uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int lanes,
                                 int ranks, bool direct);
 

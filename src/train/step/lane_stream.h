@@ -2,8 +2,8 @@
  * bucket by bucket, and each keeps its shard.
  *
  * A bucket is the range that one backward stage adds to: a layer. Lanes are split into
- * packs as on a single rank, and in each round every rank gets one pack. All run the
- * forward of their pack at once. In the backward a bucket passes from rank to rank along
+ * packs as on a single rank, and in each round every rank gets one pack. All ranks run
+ * their forward at the same time. In the backward a bucket passes from rank to rank along
  * the packs of a lane, and each rank adds its pack's gradient in place. So the ranks do
  * the same additions as one rank that computes the packs in order. A rank starts a bucket
  * one stage after the previous rank; for the first pack of a lane it starts from 0

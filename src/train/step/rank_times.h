@@ -1,7 +1,7 @@
 /* Where ranks spend their time: each rank's sampling, waiting and exchanging, and which
  * rank the others wait for.
  *
- * Only timing: the one part of a log that depends on the number of ranks.
+ * Only these times in a run's log depend on the number of ranks.
  */
 #ifndef KG_TRAIN_RANK_TIMES_H
 #define KG_TRAIN_RANK_TIMES_H
@@ -19,7 +19,7 @@ struct kg_rank_times {
 /* The times of this rank; resets the clock of `all`. */
 struct kg_rank_times kg_rank_times_take(struct kg_ranks *all, double sampling);
 /* The times of every rank, in order. times: (ranks->n, or 1 for a single process) out
- * errors: of the ranks */
+ * errors: those of the ranks */
 kg_status kg_rank_times_gather(struct kg_rank_times *times,
                                const struct kg_rank_times *own, struct kg_ranks *ranks,
                                struct kg_err *err) KG_MUST_CHECK;

@@ -42,8 +42,8 @@ struct kg_rl_batch {
     /* (n_trajs) owned: shaped reward of the greedy completion, NaN without a verdict;
      * NULL unless needed */
     double *greedy;
-    double greedy_correct; /* number of correct completions among n_greedy */
-    double greedy_ungraded;
+    double greedy_correct;  /* number of correct completions among n_greedy */
+    double greedy_ungraded; /* number of them without a verdict */
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
     double sampling_seconds;        /* this rank's sampling time, with grading */
@@ -147,8 +147,8 @@ kg_status kg_rl_read_answers(struct kg_rl_batch *b, const struct kg_run_inputs *
 void kg_rl_compare_sums(struct kg_traj *trajs, size_t n, size_t group,
                         const struct kg_run_inputs *in);
 
-/* Flattens the batch, runs the anchor pass and, if configured, recomputes old
- * log-probs. */
+/* Flattens the batch, runs the anchor pass, and computes what the recipe needs besides:
+ * old log-probs, masses of kept sets, sum_sq. */
 kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                         const struct kg_run_state *state, struct kg_run_work *work,
                         struct kg_err *err) KG_MUST_CHECK;

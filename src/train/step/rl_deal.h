@@ -24,7 +24,7 @@ void kg_rl_deal_release(struct kg_rl_deal *d);
 
 /* array: `size` bytes per loss token, starting at the first trajectory's; each rank has
  * filled its share; NULL: nothing to do
- * errors: of the ranks, ENOMEM */
+ * errors: those of the ranks, ENOMEM */
 kg_status kg_rl_deal_gather(void *array, size_t size, const struct kg_rl_deal *d,
                             struct kg_ranks *ranks, const char *what,
                             struct kg_err *err) KG_MUST_CHECK;

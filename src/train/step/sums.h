@@ -35,12 +35,12 @@ const char *kg_source_of(const struct kg_prompts *p, size_t i);
 /* Whether there are at least two. */
 bool kg_sources_differ(const struct kg_prompts *p);
 
-/* Checks that the names of several sources are allowed in metric names.
- * errors: EINVAL (the source, after the key of its file) */
+/* Checks that the names of sources, if there are several, have at most KG_SOURCE_NAME
+ * bytes.   errors: EINVAL, after key */
 kg_status kg_sources_check(const struct kg_prompts *p, const char *key,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The sums of a source, which is added if new. */
+/* The sums of a source, which is added if new; "other" after the first KG_SOURCES. */
 struct kg_source_sums *kg_sources_row(struct kg_sources *s, const char *name);
 /* Adds a problem whose samples were correct with fraction `share`. */
 void kg_source_problem(struct kg_source_sums *row, double share);
