@@ -1,6 +1,6 @@
 /* Reads HuggingFace's cache, in the folder that their libraries use. net/hub.h fills it.
  *
- *   ROOT/models--ORG--NAME/refs/main               the commit that "main" was fetched as
+ *   ROOT/models--ORG--NAME/refs/main               commit of "main" at the last fetch
  *   ROOT/models--ORG--NAME/snapshots/COMMIT/FILE   a link to the file
  *   ROOT/models--ORG--NAME/blobs/HASH              with its bytes
  *
@@ -63,7 +63,7 @@ kg_status kg_hub_commit(char commit[41], const struct kg_hub_name *name,
 struct kg_hub_found {
     bool cached; /* path is in the cache; false: path is the text unchanged */
     struct kg_path path;
-    /* if cached: the name with its commit, ORG/NAME@COMMIT */
+    /* if cached: the name with its commit, ORG/NAME@COMMIT, hf://ORG/NAME@COMMIT/FILE */
     char pinned[KG_HUB_ID_MAX + KG_HUB_FILE_MAX + 64];
 };
 /* Finds a model: an existing file or folder of that name, else [ORG/]NAME[@REVISION] in

@@ -54,7 +54,7 @@ enum kg_json_type kg_json_type(const struct kg_json *v); /* NULL pointer: KG_JSO
 const char *kg_json_type_name(const struct kg_json *v);
 const struct kg_json *kg_json_get(const struct kg_json *object,
                                   const char *key); /* NULL if absent */
-size_t kg_json_size(const struct kg_json *v);       /* members of an array or object */
+size_t kg_json_size(const struct kg_json *v);       /* number of members; 0: no list */
 const struct kg_json *kg_json_at(const struct kg_json *array, size_t i);
 const char *kg_json_key_at(const struct kg_json *object, size_t i); /* insertion order */
 const struct kg_json *kg_json_value_at(const struct kg_json *object, size_t i);
@@ -116,8 +116,7 @@ kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
 /* errors: ENOMEM, EFORMAT (duplicate key in an object) */
 kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_json_parse with an existing builder: begin, add_parsed, end. Failure releases doc.
- * */
+/* kg_json_parse with a given builder: begin, add_parsed, end. Failure releases doc. */
 kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
                              const char *text, size_t n, const char *where,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -141,7 +140,7 @@ kg_status kg_json_put_cell(struct kg_str *out, double x,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
-/* A value as compact JSON. */
+/* Appends a value as compact JSON. */
 kg_status kg_json_put_value(struct kg_str *out, const struct kg_json *v,
                             struct kg_err *err) KG_MUST_CHECK;
 

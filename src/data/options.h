@@ -55,7 +55,7 @@ kg_status kg_config_settle(struct kg_config *config, const char *key, size_t ite
 /* For tables that depend on the file: the names below `section` of a YAML file, in order
  * ("sets: {a: {..}, b.x: ..}" has a and b). Does not check the YAML; loading the file
  * does.   names: owned, freed by kg_file_names_free
- * errors: NOTFOUND, EIO, ENOMEM */
+ * errors: ENOTFOUND, EIO, ENOMEM */
 kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
                          struct kg_err *err) KG_MUST_CHECK;
 

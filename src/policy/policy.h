@@ -8,7 +8,7 @@
  *
  *   dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
  *
- * A step calls kg_policy_advantages once for its trajectories. Each of its updates calls
+ * A step calls kg_policy_advantages once for its trajectories. Each of its updates calls:
  *
  *   kg_policy_weights     once for the tokens of the whole batch, before it is split
  *   kg_policy_loss        per micro-batch of whole sequences; parts and metrics add up
@@ -51,7 +51,7 @@ struct kg_policy_scores {
     const double *value;     /* (N) critic; KG_NEED_VALUES */
     const double *old_logp;  /* (N) KG_NEED_SUM_SQ */
     const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy; KG_NEED_SUM_SQ */
-    const double *is_weight; /* (N) ratios to the sampler, or NULL; KG_NEED_SUM_SQ */
+    const double *is_weight; /* (N) or NULL: importance weights; KG_NEED_SUM_SQ */
 };
 
 struct kg_policy_advantage {

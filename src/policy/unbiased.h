@@ -26,8 +26,8 @@ enum kg_policy_filter {
     KG_FILTER_COUNT
 };
 
-/* How the expected gradient compares with the exact KL's gradient, summed over contexts
- * that each have their expected weight. */
+/* How the expected gradient compares with the sum over contexts of the context's expected
+ * weight times the exact KL's gradient there. */
 enum kg_average {
     KG_AVERAGE_BIASED,
     KG_AVERAGE_FADES, /* biased by O(1/N), N samples in the batch */

@@ -31,8 +31,8 @@ struct kg_env_opts {
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
     int tries;           /* search: tries per query; 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
-    const char *command; /* external: program that plays, run by sh -c; "": url */
-    const char *url;     /* external: server that gets every episode; "": command */
+    const char *command; /* external: program that plays, run by sh -c; "": use url */
+    const char *url;     /* external: server that gets every episode; "": use command */
     int silent_ms;       /* external: longest silence of an episode */
     const char *section; /* external: prefix of these three keys in messages */
 };

@@ -21,7 +21,7 @@ kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
 kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether the prompt is a question: text, or a single message of text. */
+/* Whether the prompt is a plain question: text, or a single message of text. */
 bool kg_task_has_question(const struct kg_record *r);
 /* Replaces the question by text, which is taken (also on failure); in a conversation it
  * replaces the message's content. */

@@ -44,7 +44,7 @@ struct kg_counters {
     int64_t step;         /* RL steps done */
     int64_t prompts;      /* prompts taken from the endless sequence of epochs */
     int64_t optim_step;   /* updates of the current phase's optimizer */
-    int64_t optim_before; /* updates before init.from's moments were taken; 0 without */
+    int64_t optim_before; /* updates in the moments taken from init.from; 0: none taken */
     int64_t anchor_updates;
     int64_t anchor_refreshed; /* updates caused by anchor.kappa */
     int64_t skipped;          /* steps skipped as non-finite, in the whole run */

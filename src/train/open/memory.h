@@ -40,7 +40,7 @@ struct kg_memory_plan {
 };
 void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, int n);
 
-/* Reads models, options, ranks and work->index_bytes; the run needs no data or memory. */
+/* Reads models, options, ranks and work->index_bytes; the run may be an outline. */
 void kg_run_memory(struct kg_memory *m, const struct kg_run *run);
 
 /* Compares the sum with the device's free memory when the run was opened

@@ -1,11 +1,10 @@
 /* Opens and closes a run: from recipe to objects.
  *
  * All refusals of a recipe are here, before anything is written; --dry-run stops here.
- * Keys are
- * checked against each other before the model is opened, and against the model before the
- * data is. The memory that steps reuse (rows, engine, lagged weights) is allocated here
- * once, at the sizes that the longest completion can need, so a run that has started does
- * not run out of memory in its tenth hour.
+ * Keys are checked against each other before the model is opened, and against the model
+ * before the data is. The memory that steps reuse (rows, engine, lagged weights) is
+ * allocated here once, at the sizes that the longest completion can need, so a run that
+ * has started does not run out of memory in its tenth hour.
  */
 #include "train/open/open.h"
 

@@ -43,7 +43,7 @@ struct kg_rl_batch {
      * NULL unless needed */
     double *greedy;
     double greedy_correct;  /* number of correct completions among n_greedy */
-    double greedy_ungraded; /* number of them without a verdict */
+    double greedy_ungraded; /* number of those without a verdict */
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
     double sampling_seconds;        /* this rank's sampling time, with grading */
