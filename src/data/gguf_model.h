@@ -68,7 +68,7 @@ struct kg_gguf_key {
     bool real;         /* a float, else an integer */
 };
 extern const struct kg_gguf_key kg_gguf_keys[]; /* ended by NULL */
-/* The attention factor of a longrope whose config has none. */
+/* The attention factor of a longrope model whose config has none. */
 double kg_gguf_usual_attention(double positions, double original);
 
 /* errors: EUNSUPPORTED (kedge writes no such architecture) */

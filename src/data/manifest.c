@@ -1,7 +1,7 @@
 /* Writes and checks the list of a folder's files.
  *
- * The one idea: a piece is hashed alone, so a file of any size is hashed by all threads
- * and a difference has a place.
+ * The one idea: each piece is hashed alone, so all threads hash a file of any size, and a
+ * difference can be located.
  */
 #include "data/manifest.h"
 

@@ -45,7 +45,7 @@ kg_status kg_config_set(struct kg_config *config, const char *key, const char *v
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
 /* Records what a name in the config was resolved to: an item of a list, or a text (item
- * 0). kg_config_text, _list, _dump and _diff then show `said`, the resolved name;
+ * 0). kg_config_text, _list, _dump_yaml and _diff then show `said`, the resolved name;
  * kg_config_fill stores `stands_for`, such as the folder found. The item must exist
  * (assert). The next value set for the key undoes this.   errors: ENOMEM */
 kg_status kg_config_settle(struct kg_config *config, const char *key, size_t item,
@@ -83,8 +83,8 @@ kg_status kg_config_require(const struct kg_config *config, const char *key,
  * comments. */
 kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
                               bool with_help, struct kg_err *err) KG_MUST_CHECK;
-/* Appends "key: a -> b; key: c -> d" for the *n keys that differ but must not on resume.
- * */
+/* Appends "key: a -> b; key: c -> d" for the *n keys that must be equal on resume but
+ * differ. */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;
 /* Appends lines "key<tab>value" for every key that must be the same on all ranks. */

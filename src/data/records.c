@@ -1,7 +1,7 @@
 /* Records from any format: one reader per format, chosen by the start of the file.
  *
- * A JSON array is split into its elements here, one at a time, so that its memory is that
- * of the longest; each is then parsed like a line.
+ * A JSON array is split into its elements here, one at a time, so that memory holds one
+ * element; each is then parsed like a line.
  */
 #include "data/records.h"
 

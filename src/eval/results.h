@@ -2,8 +2,8 @@
  *
  *     config.yaml         the resolved suite
  *     manifest.json       version and hashes of the inputs
- *     journal.jsonl       every finished sample in order of completion; removed at the
- *                         end
+ *     journal.jsonl       every sample, in the order in which they finished; removed at
+ *                         the end
  *     samples.jsonl.zst   the same, sorted by set, problem and sample
  *     problems.jsonl      every problem with its values
  *     results.json        metrics of sets, groups and all sets; written last

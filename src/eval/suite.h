@@ -4,7 +4,7 @@
  * set, under its name) and defaults (values for sets without their own). All keys of a
  * set are in one table, set_rows of suite.c, which shares macros with recipes
  * (task/rows.h). A resolved suite has a value for every key of every set. A results
- * folder stores it, and is continued only by an equal one.
+ * folder stores it, and is continued only by an equal suite.
  */
 #ifndef KG_EVAL_SUITE_H
 #define KG_EVAL_SUITE_H

@@ -1,9 +1,9 @@
 /* Reads actions from model text: the first complete pair of tags.
  *
  * A pair is an opening tag and the nearest closing tag of its kind after it; the text
- * between them is taken unchanged, with other tags and line ends. If there are several
- * complete pairs, the one that opens first wins (Search-R1's rule). The tags are data, so
- * other dialects use the same code.
+ * between them is taken unchanged, other tags and line breaks included. If there are
+ * several complete pairs, the one that opens first wins (Search-R1's rule). The tags are
+ * data, so other dialects use the same code.
  *
  * The input is one turn of the model, without prompt and tool output. It may be any
  * bytes; the time is linear in its length.

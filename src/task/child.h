@@ -24,7 +24,7 @@ kg_status kg_task_child_start(struct kg_task_child **child,
                               const struct kg_task_command *command,
                               struct kg_err *err) KG_MUST_CHECK;
 struct kg_task_talk {
-    const char *input; /* the whole standard input */
+    const char *input; /* for its standard input: a batch */
     size_t input_n;
     size_t lines;      /* number of output lines expected */
     size_t max_output; /* maximum bytes of output */

@@ -49,7 +49,7 @@ struct kg_dataset {
     size_t n_files;
     size_t files_capacity;
     bool is_file;     /* false: the records were generated */
-    const char *unit; /* static: unit of that number, "line", "row" or "element" */
+    const char *unit; /* static: unit of kg_record.line, "line", "row" or "element" */
     char format[32];  /* format of the file, see kg_records_format */
     /* counts of dropped records, reported before step 0 */
     int64_t dropped_no_prompt;

@@ -1,6 +1,6 @@
 /* Selects the folder and first step of events, and the lines of metrics.jsonl to repeat.
  *
- * Events are a second copy of the log, and copies may differ after a kill. The log
+ * Events are a second copy of the log, and the two may differ after a kill. The log
  * decides: on a resume, events after the checkpoint are made void, and lines without
  * events are read from metrics.jsonl and written now.
  */

@@ -90,7 +90,7 @@ struct kg_run_inputs {
  * meanwhile) and loading a checkpoint. */
 struct kg_run_state {
     struct kg_model *model;
-    struct kg_model *anchor;  /* NULL: none; a fixed one is not part of checkpoints */
+    struct kg_model *anchor;  /* NULL: none; saved only if it has master weights */
     struct kg_model *sampler; /* NULL: model itself samples */
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL: no lag */
     int lag;

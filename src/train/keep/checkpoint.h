@@ -39,7 +39,7 @@ kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
 /* Name of the newest checkpoint for readers: writes nothing, ignores NAME.old. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Reads counters from a state.json; writes counters to a state.json. */
+/* _counters reads a state.json, _put_counters writes it. */
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,
@@ -71,8 +71,8 @@ kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *
                                   struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_take_state(struct kg_run_state *state, const char *path,
                                    struct kg_err *err) KG_MUST_CHECK;
-/* Loads the state in checkpoint folder dir, for a run that is only inspected.
- * errors: those of kg_checkpoint_take_state */
+/* Verifies and loads the state in checkpoint folder dir; alone for a run that is only
+ * inspected.   errors: those of kg_manifest_check and kg_checkpoint_take_state */
 kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
                              const char *dir, struct kg_err *err) KG_MUST_CHECK;
 

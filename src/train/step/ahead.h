@@ -3,8 +3,8 @@
  *
  * With rollout.lag L, a step learns from samples of the weights L steps earlier. So while
  * the trainers compute step t, the rollout ranks can sample the batch of step t + L with
- * the weights from before step t. After each step the trainer sends weights and counters
- * to the rollout ranks and receives a batch. The lag is set by the config, not by timing,
+ * the weights from before step t. After each step the trainers send weights and counters
+ * to the rollout ranks and receive a batch. The lag is set by the config, not by timing,
  * so the batches equal those of a single process.
  */
 #ifndef KG_TRAIN_AHEAD_H
@@ -30,7 +30,7 @@ struct kg_ahead {
     bool samples;             /* this is a rollout rank */
     bool begun;               /* kg_ahead_begin has run */
     int64_t places;           /* on rollout ranks: prompts used by all batches so far */
-    struct kg_slab_wire wire; /* sends weights from the first rank to the rollout ranks */
+    struct kg_slab_wire wire; /* sends the trainers' weights to the rollout ranks */
     /* owned: the batch of step s at index s mod (lag + 1); on rollout ranks only the last
      * one is set */
     struct kg_str batch[KG_MAX_LAG + 1];

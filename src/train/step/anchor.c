@@ -1,10 +1,10 @@
 /* Where the anchor's weights come from, and when they change.
  *
- * All anchors are a struct kg_model: a copy of the policy that follows it (ema), a copy
- * that is replaced by it (copy), or a fixed checkpoint. They differ in who owns the
- * weights. Only an anchor with master weights can change, and only such an anchor is in
- * checkpoints. Changes are counted here alone, at the ends of updates and steps, so a
- * resumed run makes them at the same points.
+ * The iterative anchor is the sampler's record. All others are a struct kg_model: a copy
+ * of the policy that follows it (ema), is replaced by it (copy) or never changes (fixed),
+ * or a fixed checkpoint. Only an anchor with master weights can change, and only
+ * such an anchor is in checkpoints. Changes are counted here alone, at the ends of
+ * updates and steps, so a resumed run makes them at the same points.
  */
 #include "train/step/anchor.h"
 

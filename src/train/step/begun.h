@@ -20,7 +20,7 @@
  * the calls.
  *
  * Every version recomputes the tokens of earlier versions, because its cache has its own
- * keys. Therefore a recorded log-prob is the version's log-prob given the whole text
+ * keys. Therefore a recorded log-prob is that of its version, given the whole text
  * before it. Between steps the run's state holds the completions as bytes.
  */
 #ifndef KG_TRAIN_BEGUN_H

@@ -15,8 +15,8 @@
  * little more than it does without the addition. A device's pieces are larger, and one at
  * a time.
  *
- * Between GPUs joined by NCCL all stays on the devices: blocks arrive in device memory,
- * and the device's operation adds them with the same bits as the host.
+ * Between GPUs joined by NCCL all data stays on the devices: blocks arrive in device
+ * memory, and the device's operation adds them with the same bits as the host.
  *
  * If a device cannot copy its memory, the exchange still runs to its end, because the
  * others wait for the agreed messages. Its data is then invalid, and all ranks learn this

@@ -2,8 +2,8 @@
  *
  * A rank first adds its own neighbouring lanes to blocks (kg_tree_cover). Then each rank
  * receives its shard (kg_cut_of) of every block and adds the blocks along the tree, which
- * gives the sum of that shard. With cut it keeps only this; else it sends it to all
- * ranks, which then have the whole sum. It works in pieces and needs no second slab.
+ * gives the sum of that shard. With cut it keeps only this; else it sends this to all
+ * ranks, which then have the whole sum. The exchange needs no second slab.
  */
 #ifndef KG_TRAIN_LANE_EXCHANGE_H
 #define KG_TRAIN_LANE_EXCHANGE_H

@@ -89,7 +89,7 @@ struct kg_rl_batch {
     /* (N) kept sets of truncated sampling, borrowed from the trajectories; NULL: not
      * recorded */
     struct kg_idset *kept;
-    /* (N) log mass of the kept set under the sampling policy; NULL: not recorded */
+    /* (N) log mass of the kept set under the policy of old_logp; NULL: not recorded */
     double *old_log_kept;
 };
 

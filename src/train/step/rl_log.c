@@ -1,8 +1,8 @@
 /* Metrics and dumps of an RL step.
  *
  * Every number of a step is logged once, here, under a name that has a row in
- * report/metrics.c. A mean of nothing is not logged, so a missing name says "none", and
- * never 0.
+ * report/metrics.c. A mean of nothing is not logged: a missing name means that there was
+ * none, never 0.
  */
 #include "train/step/rl_log.h"
 

@@ -49,7 +49,7 @@ void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *gr
 void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms);
 void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr);
 
-/* Writes metrics.jsonl and the progress line. */
+/* Writes the step's line of metrics.jsonl and the progress line. */
 kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                     const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
                     struct kg_err *err) KG_MUST_CHECK;
