@@ -9,8 +9,8 @@
  * codes of half h of several steps. Each step has the code of row r, then of row r + 8:
  * the order of the instruction that rounds to bf16. Codes of 4 bits start at bit 0; codes
  * of 8 bits start at bit 4 and wrap around. The scales follow the codes. A group of 32 or
- * 256 columns (kg_quant.values) has sixteen `scale` and sixteen `low`; then each of its
- * blocks of 32 columns has sixteen of each of its `scales`, and sixteen `lows`.
+ * 256 columns (kg_quant.values) has the `scale` of each of the sixteen rows, then each
+ * `low`; then, for each block of 32 columns, the `scales` and `lows` (kg_quant_parts).
  */
 #ifndef KG_TENSOR_CODED_H
 #define KG_TENSOR_CODED_H
@@ -22,7 +22,7 @@ static inline int64_t kg_coded_block_bytes(const struct kg_quant *q)
 {
     return q->form.bits * KG_PRODUCT_BLOCK * KG_PANEL / 8;
 }
-/* Bytes of a group's `scale` and `low`, which come first; bytes of a block's scales. */
+/* Bytes of a group's `scale` and `low` (_head), and of a block's scales (_part). */
 static inline int64_t kg_coded_head_bytes(const struct kg_quant *q)
 {
     return (q->form.low ? 2 : 1) * KG_PANEL * 2;
@@ -44,18 +44,18 @@ static inline int64_t kg_coded_panel_bytes(const struct kg_quant *q, int64_t col
     return (bytes + 63) / 64 * 64;
 }
 
-/* First bit of code k of a dword. */
+/* First bit of code k in a dword. */
 static inline int kg_coded_bit(int k, int bits)
 {
     return (k * bits + (bits == 8 ? 4 : 0)) % 32;
 }
 
-/* Fills row r from its blocks, in a GGUF file's order. m: zeroed panels in host memory;
- * threads may write rows of different panels
+/* Fills row r from its blocks as a GGUF file has them. m: zeroed panels in host memory;
+ * several threads may fill rows if no two of them are in one panel
  * errors: NONFINITE (a scale) */
 kg_status kg_coded_put(struct kg_mat m, int64_t r, const unsigned char *blocks,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Element (r, c) in bf16; one element at a time, for files and tests. */
+/* Element (r, c) as bf16. Slow: for files and tests. */
 uint16_t kg_coded_get(struct kg_mat m, int64_t r, int64_t c);
 
 #endif

@@ -12,8 +12,8 @@
 struct kg_tiling {
     int64_t rows;
     int64_t panels;
-    int64_t unit_rows;   /* blocks begin at multiples of this */
-    int64_t unit_panels; /* panels, too: whole tiles, whole cache lines */
+    int64_t unit_rows;   /* blocks begin at multiples of unit_rows and unit_panels, */
+    int64_t unit_panels; /* for whole tiles and cache lines */
     int64_t row_blocks;
     int64_t col_blocks;
 };
@@ -26,8 +26,8 @@ struct kg_cut_block {
 
 /* Sets row_blocks and col_blocks, for blocks of at most most_rows and most_panels, as far
  * as the units allow. Minimises the cost of the thread with the most blocks. A block
- * costs its multiplications plus its reads; half a block is added for threads that share
- * a core. */
+ * costs its multiplications plus its reads. With several threads, half a block is added,
+ * because two may share a core. */
 void kg_cut_for(struct kg_tiling *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads);
 

@@ -1,6 +1,6 @@
-/* The body of drawing a token from a row of logits, compiled for the host sampler
- * (rollout/sampler.c, which explains it) and for device kernels. Sums have a fixed order,
- * so both return the same token and the same bits. */
+/* The functions that draw a token from a row of logits, compiled for the host sampler
+ * (rollout/sampler.c, which explains them) and for device kernels. Sums have a fixed
+ * order, so both return the same token and the same bits. */
 #ifndef KG_TENSOR_DRAW_INLINE_H
 #define KG_TENSOR_DRAW_INLINE_H
 
@@ -53,11 +53,11 @@ KG_DRAW float kg_draw_exp(float x)
  * Probabilities are divided by their total, which cancels the bound. */
 KG_DRAW float kg_draw_above(double lse) { return (float)(lse + 1e-3 + 1e-6 * fabs(lse)); }
 
-/* A part of the row, divided into at most KG_DRAW_MOST_SPANS spans of whole blocks. */
+/* n logits of a row, divided into at most KG_DRAW_MOST_SPANS spans of whole blocks. */
 struct kg_draw_part {
     const float *z;
     int32_t n;
-    int32_t span; /* one block, for a vocabulary up to 524,288 */
+    int32_t span; /* logits per span; one block for a vocabulary up to 524,288 */
     float above;
 };
 
@@ -87,9 +87,9 @@ KG_DRAW double kg_draw_sum(const double *x, int32_t n)
     return sum;
 }
 
-/* The first index of x (no x[i] is below 0) at which the running sum passes *target; if
- * rounding leaves *target beyond the end, the last index with x[i] above 0. The running
- * sum before that element is subtracted from *target. */
+/* The first index of x (no x[i] is below 0) at which the running sum exceeds *target; if
+ * rounding leaves *target at or above the total, the last index with x[i] above 0. The
+ * running sum before that element is subtracted from *target. */
 KG_DRAW int32_t kg_draw_find(double *target, const double *x, int32_t n)
 {
     double before = 0;
@@ -119,7 +119,7 @@ struct kg_draw_candidate {
     int32_t id;
 };
 
-/* The order of candidates: falling logit, rising id. */
+/* The order of candidates: largest logit first, ties by smaller id. */
 KG_DRAW bool kg_draw_before(struct kg_draw_candidate a, struct kg_draw_candidate b)
 {
     return a.z > b.z || (a.z == b.z && a.id < b.id);
@@ -141,9 +141,9 @@ KG_DRAW bool kg_draw_truncates(const struct kg_draw *d, int32_t vocab)
     return !d->greedy && (d->top_p < 1 || d->min_p > 0 || kg_draw_top_k_is_on(d, vocab));
 }
 
-/* Logits this far below the largest fail min_p (the depth includes a margin for
- * rounding). With top-k, top-p is a share of all k candidates, so min_p must not remove
- * any first. */
+/* Logits this far below the largest one fail min_p (the depth includes a margin for
+ * rounding). With top-k, top-p is a share of all k candidates, so min_p must not exclude
+ * any: the depth is infinite. */
 KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
 {
     if (d->min_p <= 0 || (kg_draw_top_k_is_on(d, vocab) && d->top_p < 1))
@@ -166,7 +166,7 @@ KG_DRAW bool kg_draw_enough(const double *w, int32_t n, const struct kg_draw *d,
     return d->top_p < 1 && kg_draw_sum(w, n) >= (double)d->top_p * total;
 }
 
-/* Number of candidates that top-k keeps of n, if on. */
+/* Number of candidates that top-k, if on, keeps of n: ties with the k-th, too. */
 KG_DRAW int32_t kg_draw_keep_top_k(const struct kg_draw_candidate *c, int32_t n,
                                    const struct kg_draw *d, int32_t vocab)
 {
@@ -198,7 +198,8 @@ KG_DRAW int32_t kg_draw_keep_min_p(const double *w, int32_t n, double min_p)
     return m;
 }
 
-/* Number of candidates kept, of the n left by top-k. total: as in kg_draw_enough */
+/* Number of candidates that top-p and min_p keep of the n that top-k kept. total: as in
+ * kg_draw_enough */
 KG_DRAW int32_t kg_draw_keep(const double *w, int32_t n, const struct kg_draw *d,
                              int32_t vocab, double total)
 {
@@ -209,7 +210,7 @@ KG_DRAW int32_t kg_draw_keep(const double *w, int32_t n, const struct kg_draw *d
     return d->min_p > 0 ? kg_draw_keep_min_p(w, n, (double)d->min_p) : n;
 }
 
-/* The index among the n kept ones at which the running sum passes target. */
+/* The index among the n kept candidates at which the running sum exceeds target. */
 KG_DRAW int32_t kg_draw_walk(const double *w, int32_t n, double target)
 {
     double sum = 0;
@@ -221,7 +222,7 @@ KG_DRAW int32_t kg_draw_walk(const double *w, int32_t n, double target)
     return n - 1;
 }
 
-/* Draws from the n kept ones: sets token, n_kept and cut. */
+/* Draws from the n kept candidates: sets token, n_kept and cut. */
 KG_DRAW void kg_draw_take(struct kg_drawn *out, const struct kg_draw_candidate *c,
                           const double *w, int32_t n, int32_t vocab, double u, double lse)
 {

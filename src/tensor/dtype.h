@@ -1,7 +1,7 @@
 /* Element types as data: one traits table instead of a function per type.
  *
- * Weights and product inputs are of these types; everything else is fp32 or better. This
- * file converts single values; the backend converts rows.
+ * Weights and inputs of products have these types; everything else is fp32 or fp64. This
+ * file converts host values and arrays; kg_op_cast converts a backend's matrices.
  */
 #ifndef KG_TENSOR_DTYPE_H
 #define KG_TENSOR_DTYPE_H
@@ -14,7 +14,7 @@
 enum kg_dtype {
     KG_F32 = 0,
     KG_BF16,
-    KG_F16, /* KG_F16 and KG_F64 are only read from files */
+    KG_F16, /* KG_F16 and KG_F64 occur only in files */
     KG_F64,
     KG_DTYPE_COUNT
 };
@@ -31,8 +31,8 @@ const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype);
 kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* bf16 is the upper half of an fp32; rounds to nearest, ties to even; NaN stays a quiet
- * NaN. */
+/* A bf16 is the upper half of an fp32. Rounds to nearest, ties to even; a NaN becomes a
+ * quiet NaN. */
 static inline float kg_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;
@@ -51,9 +51,9 @@ static inline uint16_t kg_f32_to_bf16(float f)
 }
 
 /* Stochastic rounding to bf16 by 16 random bits: the magnitude is truncated, and the next
- * larger value is taken with probability equal to the truncated fraction. So the mean
- * over draws is the value itself. bf16 values, infinities and NaN are unchanged; a
- * magnitude above the largest bf16 may become infinity. */
+ * larger magnitude is taken with probability equal to the truncated fraction. So the mean
+ * over draws is the value itself. Values that bf16 has, infinities included, stay the
+ * same; NaN stays NaN; a magnitude above the largest bf16 may become infinity. */
 static inline uint16_t kg_f32_to_bf16_drawn(float f, uint16_t draw)
 {
     uint32_t u;
@@ -63,8 +63,7 @@ static inline uint16_t kg_f32_to_bf16_drawn(float f, uint16_t draw)
     return (uint16_t)((u + draw) >> 16);
 }
 
-/* Convert n elements between any two types (F16 and F64 as sources only).
- * errors: EDTYPE */
+/* Converts n elements; to F16 or F64 only from the same type.   errors: EDTYPE */
 kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
                            enum kg_dtype src_type, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,4 @@
 /* Shared by the files of operations: checks of operands, and errors for missing slots.
- *
  * Internal to src/tensor.
  */
 #ifndef KG_TENSOR_OP_INTERNAL_H
@@ -8,11 +7,11 @@
 #include "data/quants.h"
 #include "tensor/backend.h"
 
-/* Allowed types of an operand, allowed panels (PANELS << layout), quantized panels. */
+/* Bits of what an operand may have: types, panels (PANELS << layout), kg_mat.quant. */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
 enum { CODED = 1 << 16 };
 
-/* A dimension of any length. */
+/* For check: a dimension may have any length. */
 enum { ANY = -1 };
 
 static inline kg_status check_shape(const char *op, const char *name, struct kg_mat m,
@@ -38,7 +37,7 @@ static inline const char *types_name(unsigned types)
     return types == F32 ? "fp32" : types == BF16 ? "bf16" : "fp32 or bf16";
 }
 
-/* Checks an operand: a valid view of this shape (ANY allowed) and one of these types. */
+/* Checks that an operand is a valid view of this shape and of one of these types. */
 static inline kg_status check(const char *op, const char *name, struct kg_mat m,
                               int64_t rows, int64_t cols, unsigned types,
                               struct kg_err *err)
@@ -104,7 +103,7 @@ static inline kg_status check_ids(const struct kg_backend *be, const char *op,
     return be->host_memory ? kg_ids_check(op, name, ids.data, n, end, err) : KG_OK;
 }
 
-/* The backend's panels, for operands that may use them. */
+/* The panels of the backend as bits for `types`; 0: it has none. */
 static inline unsigned panels(const struct kg_backend *be)
 {
     return be->weights == KG_ROWS ? 0 : PANELS << be->weights | (be->coded ? CODED : 0);

@@ -1,5 +1,5 @@
-/* Checks by `kedge doctor` and at the start of a run: CPU features, and whether exact
- * products hold on this machine. Both are measured, not assumed. */
+/* What `kedge doctor` and the start of a run check on this machine: its CPU features, and
+ * whether products are exact. Both are measured, not assumed. */
 #ifndef KG_TENSOR_SELFCHECK_H
 #define KG_TENSOR_SELFCHECK_H
 
@@ -16,9 +16,9 @@ bool kg_backend_cpu_use(int i);
 void kg_selfcheck_cpu_features(char *text, size_t bytes);
 
 /* Checks that the bits of a product's row do not depend on the number of rows and
- * threads, and that the bits of a sum over tokens do not depend on the number of threads.
- * Takes a few seconds at most. Shapes: N x K of a few projections, including odd ones
- * errors: ECONFLICT, naming kind, dtype, shape and row count */
+ * threads, and that the bits of a sum over tokens do not depend on the number of threads,
+ * for a few shapes, including odd ones. Takes a few seconds at most.
+ * errors: ECONFLICT, naming dtype, kind, shape, row, and number of rows and threads */
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err) KG_MUST_CHECK;
 
@@ -28,9 +28,9 @@ kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
 kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Checks that products of every kind, into each type of result, are within 2^-16 of the
- * sum in double, relative to the sum of the terms' sizes (a bf16 result: plus half its
- * last place).
+/* Checks that products of every kind, into each type of result, differ from the sum in
+ * double by at most 2^-16 times the sum of the terms' magnitudes (into bf16, plus 2^-8
+ * times the result).
  * errors: ECONFLICT, naming dtypes, kind, shape and element */
 kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,
                               struct kg_err *err) KG_MUST_CHECK;
@@ -38,7 +38,8 @@ kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,
 kg_status kg_selfcheck_values_to(const struct kg_backend *be, enum kg_dtype dtype,
                                  int64_t most, struct kg_err *err) KG_MUST_CHECK;
 
-/* A hash of the bits of a few products: equal on machines that compute alike. */
+/* *digest <- a hash of the bits of a few products: equal on machines that give the same
+ * bits. */
 kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,
                               enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
 

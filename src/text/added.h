@@ -19,7 +19,7 @@ struct kg_added_token {
     bool lstrip;      /* the match includes white space before it */
     bool rstrip;      /* the match includes white space after it */
     bool special;
-    size_t place; /* index of the push; of equal contents, the first is found */
+    size_t place; /* number of the push; among equal contents, the first is found */
 };
 
 /* A set of added tokens. {0} is the empty set. */
@@ -36,6 +36,7 @@ kg_status kg_added_push(struct kg_added *set, const struct kg_added_token *token
                         struct kg_err *err) KG_MUST_CHECK;
 /* Call after the last push and before any search. */
 void kg_added_sort(struct kg_added *set);
+/* The token with this content; NULL: none. */
 const struct kg_added_token *kg_added_find(const struct kg_added *set,
                                            const char *content, size_t n);
 

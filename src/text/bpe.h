@@ -17,7 +17,7 @@
 enum { KG_BPE_NO_RANK = INT32_MAX };
 
 struct kg_merge {
-    uint64_t pair; /* left id << 32 | right id; UINT64_MAX in a free slot */
+    uint64_t pair; /* left id << 32 | right id; UINT64_MAX: a free slot */
     int32_t rank;
     int32_t id; /* id of the merged token */
 };
@@ -29,8 +29,8 @@ struct kg_merges {
 };
 kg_status kg_merges_init(struct kg_merges *m, size_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_merges_release(struct kg_merges *m);
-/* Adds a merge; at most n of kg_merges_init. If a pair is added twice, the later rank
- * replaces the first, as in HuggingFace's reader. */
+/* Adds a merge; at most the n of kg_merges_init. If a pair is added twice, the later rank
+ * replaces the earlier one, as in HuggingFace's reader. */
 void kg_merges_put(struct kg_merges *m, int32_t left, int32_t right, int32_t rank,
                    int32_t id);
 /* Finds a merge; its rank is KG_BPE_NO_RANK if there is none. */
@@ -55,10 +55,9 @@ size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m);
 kg_status kg_bpe_merge_long(int32_t *ids, size_t *n, const struct kg_merges *m,
                             struct kg_bpe_scratch *s, struct kg_err *err) KG_MUST_CHECK;
 
-/* The two halves of training a byte-level BPE: counting pre-tokens and merging
- * (bpe_train.c), and writing the result as a tokenizer.json (bpe_write.c). Internal to
- * src/text; others call kg_bpe_train_write.
- */
+/* Training a byte-level BPE: bpe_train.c counts pre-tokens and merges, bpe_write.c writes
+ * the result as a tokenizer.json. Internal to src/text; others call kg_bpe_train_json or
+ * kg_bpe_train_write. */
 
 struct kg_bpe_result {
     struct kg_vocab vocab; /* bytes 0..255, then the merged tokens */

@@ -39,14 +39,14 @@ kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, 
 /* Opens a template file, or the templates of a model's folder as transformers does:
  * chat_template.jinja and the named files of additional_chat_templates; without these,
  * `chat_template` of tokenizer_config.json, one text or several by name. `name` selects
- * one. Without a name, `default` is used, or tool_use if there is one and a rendering has
+ * one. If it is NULL, `default` is used, or tool_use if there is one and a rendering has
  * `tools`. A folder's special tokens (bos_token, image_token, ...) become defaults of the
  * variables.
- * errors: NOTFOUND (no template; none of that name: lists the names), EFORMAT */
+ * errors: NOTFOUND (no template; none of that name: lists the names), EINVAL (a name with
+ * a slash), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
-/* Appends the names of a folder's templates, separated by line breaks.
- * errors: EFORMAT, EIO */
+/* Appends the names of a folder's templates, one per line.   errors: EFORMAT, EIO */
 kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
                                  struct kg_err *err) KG_MUST_CHECK;
 /* NULL is allowed. */
@@ -59,7 +59,7 @@ struct kg_chat_opts {
     int64_t now_s;
 };
 
-/* Noon of a day, for now_s. text: YYYY-MM-DD; NULL or "" gives 0, the clock
+/* *now_s <- noon of a day, for kg_chat_opts. text: YYYY-MM-DD; NULL or "" gives 0
  * errors: EINVAL */
 kg_status kg_chat_date(int64_t *now_s, const char *text,
                        struct kg_err *err) KG_MUST_CHECK;

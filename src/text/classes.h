@@ -26,6 +26,6 @@ kg_class_map kg_class_drop_marks;      /* deletes M */
 kg_class_map kg_class_drop_nonspacing; /* deletes Mn */
 kg_class_map kg_class_clean; /* as BERT: deletes controls, white space becomes a space */
 kg_class_map kg_class_space_cjk; /* as BERT: a space before and after ideographs */
-kg_class_map kg_class_nmt; /* nmt of SentencePiece: deletes some, makes some a space */
+kg_class_map kg_class_nmt;       /* as SentencePiece's nmt: some are deleted or a space */
 
 #endif

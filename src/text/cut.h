@@ -1,4 +1,4 @@
-/* Splits text at matches of a pattern or a class of characters. Implements Split of
+/* Splits text at matches of a pattern or at characters of a class. Implements Split of
  * tokenizer.json with all its behaviours; Digits, Punctuation, Whitespace and similar
  * types are special cases. */
 #ifndef KG_TEXT_CUT_H
@@ -16,8 +16,8 @@ enum kg_cut_behavior {
     KG_CUT_WITH_NEXT,     /* a match joins the piece after it */
 };
 struct kg_cutter {
-    struct kg_pretoken *pattern; /* owned; NULL: by class */
-    bool (*is)(uint32_t cp);     /* every character of the class is a match */
+    struct kg_pretoken *pattern; /* owned; NULL: `is` is used */
+    bool (*is)(uint32_t cp);     /* a class: each of its characters is a match */
     enum kg_cut_behavior behavior;
     bool invert; /* swaps matches and the text between them */
 };
@@ -35,7 +35,7 @@ struct kg_cut_scan {
     struct kg_pretoken_scan found;
     const char *text; /* borrowed, valid UTF-8 */
     size_t n;
-    size_t at;                  /* by class: everything before it was examined */
+    size_t at;                  /* without pattern: all before it was examined */
     struct kg_cut_segment seen; /* len > 0: found, not yet returned */
 };
 kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cutter *cut,

@@ -2,8 +2,8 @@
  *
  * Templates silently ignore inputs that they do not know: a misspelt role, content in
  * parts where text is expected, a system prompt, tools. Then the prompt lacks a part of
- * the list. So training, evaluation, generation and the server check the list here, and
- * it is an error if the template leaves a part of it out.
+ * the conversation. So training, evaluation, generation and the server render it here,
+ * where that is an error.
  */
 #ifndef KG_TEXT_MESSAGES_H
 #define KG_TEXT_MESSAGES_H
@@ -23,8 +23,8 @@ typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *cal
 /* Appends a list of messages as JSON. Each has a role (text) and content: text, or parts
  * of type text, which are joined with line breaks. Content may be null or absent if there
  * are tool_calls or reasoning (kg_chat_thought). Other keys are kept.
- * n: number of messages used; put_calls: NULL keeps tool_calls unchanged; else an empty
- * list is dropped
+ * n: number of messages used; put_calls: writes tool_calls, of which empty lists are
+ * dropped; NULL: tool_calls are kept unchanged
  * errors: EFORMAT (no such list; "message I: ...", from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err) KG_MUST_CHECK;
@@ -38,17 +38,17 @@ struct kg_conversation {
     const struct kg_json *variables; /* an object of more variables, or NULL */
     kg_message_calls *put_calls;     /* as in kg_messages_put */
     int64_t now_s;                   /* as in struct kg_chat_opts */
-    bool generate;                   /* end with the start of an assistant's turn */
+    bool generate;                   /* ends with the start of an assistant's turn */
     /* the conversation is a prefix of one that was checked: skips the check */
     bool trusted;
 };
 
-/* Appends the rendering. If the template does not know the role developer, messages with
- * this role become system messages. If a message's text, its tool_calls or the tools do
- * not change the rendering, the template ignored them, which is an error.
+/* Appends the rendering. If the template ignores the role developer, messages with this
+ * role become system messages. If a message's text, all tool_calls or the tools do not
+ * change the rendering, the template ignores them, which is an error.
  * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (the template
- * ignores a message), EUNSUPPORTED (it ignores the tools). On failure out may have grown.
- */
+ * ignores a message or tool_calls), EUNSUPPORTED (it ignores the tools). On failure out
+ * may have grown. */
 kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *given,
                                  const struct kg_chat_template *chat,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -29,11 +29,11 @@ enum kg_normalizer_kind {
     KG_NORMALIZE_STRIP_RIGHT,
     /* as SentencePiece: removes spaces at both ends, and repeated ones */
     KG_NORMALIZE_SQUEEZE,
-    KG_NORMALIZE_CLUSTERS, /* `map`, as kg_charsmap_clusters */
-    KG_NORMALIZE_LONGEST,  /* `map`, as kg_charsmap_longest */
+    KG_NORMALIZE_CLUSTERS, /* kg_charsmap_clusters by `map` */
+    KG_NORMALIZE_LONGEST,  /* kg_charsmap_longest by `map` */
     KG_NORMALIZE_PREPEND,  /* puts `to` before text that is not empty */
     KG_NORMALIZE_REPLACE,  /* replaces every `from` by `to`; left to right, no overlap */
-    KG_NORMALIZE_PATTERN,  /* every match of `pattern` becomes `to` */
+    KG_NORMALIZE_PATTERN,  /* replaces every match of `pattern` by `to` */
     /* decoder of WordPiece: removes `from` at the beginning, else puts a space there */
     KG_NORMALIZE_WORD,
 };
@@ -52,7 +52,7 @@ struct kg_normalizer { /* {0} changes nothing */
     size_t n;
 };
 void kg_normalizer_release(struct kg_normalizer *norm);
-/* Adds a step; from and to (C strings; NULL is empty) are copied.
+/* Adds a step; from and to (C strings; NULL means "") are copied.
  * errors: UNSUPPORTED (too many steps), ENOMEM */
 kg_status kg_normalizer_add(struct kg_normalizer *norm, enum kg_normalizer_kind kind,
                             const char *from, const char *to,
@@ -66,9 +66,9 @@ struct kg_normalizer_work {
 };
 void kg_normalizer_work_release(struct kg_normalizer_work *work);
 
-/* *out is text itself, or text in work, valid until its next use. prepends: false if text
- * continues other text, so that nothing is put before it. text: valid UTF-8.
- * errors: ENOMEM, EFORMAT (a pattern reached its limit) */
+/* Runs all steps. *out <- text itself, or the result in work, valid until the next use of
+ * work. prepends: false if text continues other text, so that nothing is put before it.
+ * text: valid UTF-8.   errors: ENOMEM, EFORMAT (a pattern or the result at its limit) */
 kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normalizer *norm,
                        const char *text, size_t n, bool prepends,
                        struct kg_normalizer_work *work, struct kg_err *err) KG_MUST_CHECK;
@@ -80,10 +80,10 @@ kg_status kg_replace_all(struct kg_str *out, const char *text, size_t n,
 
 /* SentencePiece's precompiled character map, which replaces characters or short sequences
  * before tokenization (nmt_nfkc and others, of T5 and XLM-R).
- * source: sentencepiece's normalizer.cc and Darts-clone's double array. Layout: four
- * bytes, the size of the trie; the trie, an array of 32-bit units; a blob of
- * NUL-terminated texts. The trie's values are offsets into the blob. The input is
- * untrusted: every step of a walk is checked against the array's end. */
+ * source: sentencepiece's normalizer.cc and Darts-clone's double array. Layout: the size
+ * of the trie in 4 bytes; the trie, an array of 32-bit units; NUL-terminated texts. The
+ * trie's values are offsets into the texts. The input is untrusted: every step of a walk
+ * is checked against the array's end. */
 
 struct kg_charsmap; /* immutable, usable from any thread */
 
@@ -94,8 +94,8 @@ void kg_charsmap_free(struct kg_charsmap *map);
 
 /* Appends the mapped form of valid UTF-8. kg_charsmap_longest works as SentencePiece: the
  * longest match at every place. kg_charsmap_clusters works as Precompiled of
- * `tokenizers`: a grapheme cluster of less than six bytes is mapped as a whole, by the
- * shortest match; other text character by character.
+ * `tokenizers`: a grapheme cluster of fewer than six bytes becomes the text of the
+ * shortest match at its start; without one, and in other clusters, each character does.
  * errors: ENOMEM */
 kg_status kg_charsmap_longest(struct kg_str *out, const struct kg_charsmap *map,
                               const char *text, size_t n,

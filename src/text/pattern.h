@@ -1,9 +1,9 @@
 /* Python regular expressions on short names, such as those of modules.
  *
- * PCRE2 agrees with Python's re except for a few constructs. `{,n}`, `[:` (also in a
- * class, as in `[^[:digit:]]`) and `(*` differ. These are always refused, even where both
- * engines agree, as on `[:]` and `\(*`. Classes such as \d are ASCII, as names are. The
- * number of steps of a match is bounded.
+ * PCRE2 agrees with Python's re except on `{,n}`, `[:` (also in a class, as in
+ * `[^[:digit:]]`) and `(*`. These are always refused, even where both engines agree, as
+ * on `[:]` and `\(*`. Classes such as \d contain ASCII only, as names do. The number of
+ * steps of a match is bounded.
  */
 #ifndef KG_TEXT_PATTERN_H
 #define KG_TEXT_PATTERN_H

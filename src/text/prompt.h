@@ -1,16 +1,16 @@
-/* Builds prompts: converts the text or messages of a record to the prompt's text and to
- * tokens. SFT, RL, evaluation, generation and the server all use it, so the same settings
- * give the same prompt.
+/* Builds prompts: converts the text or messages of a record to a prompt's text and its
+ * tokens. SFT, RL, evaluation, generation and the server all use this file, so the same
+ * settings give the same prompt.
  *
  *   a question      (text) is put into template_text. With user_turn it becomes a user
  *                   message of a conversation; else it is the prompt.
  *   a conversation  gets `system` in front and is rendered by the chat template, up to
  *                   the start of the assistant's turn; `opening` follows unless the
- *                   template wrote it. The content of a single message is a question
- *                   if template_text needs one, or if there is no chat template.
+ *                   template wrote it. The content of a single message is used as a
+ *                   question if template_text is set or there is no chat template.
  *
- * A setting that cannot apply to a prompt is an error: a text prompt although a chat
- * template was named; a system prompt without a conversation; two system prompts.
+ * A setting that cannot apply to a prompt is an error: a chat template was named but the
+ * prompt is text; a system prompt without a conversation; two system prompts.
  *
  * Special tokens: the tokenizer's post-processor adds its tokens (BOS) to text, but none
  * to the output of a chat template, which contains its special tokens. KG_SPECIAL_ADD and
@@ -42,36 +42,36 @@ struct kg_prompt_opts {
 };
 
 /* Checks that template_text has its placeholder, that user_turn, system and opening can
- * apply, and that the chat template uses a date.   errors: EINVAL */
+ * apply, and that the chat template uses the date if one is given.   errors: EINVAL */
 kg_status kg_prompt_check(const struct kg_prompt_opts *how,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets how->chat to the template that `choice` names (kg_chat_template_choose). auto is
- * skipped if template_text makes every question plain text. t: owned by the caller, may
- * be NULL
+/* Sets how->chat and chat_named by `choice` (kg_chat_template_choose). auto means none if
+ * template_text is set without user_turn. *t: what the caller must close; NULL if there
+ * is no template
  * errors: those of kg_chat_template_choose */
 kg_status kg_prompt_choose(struct kg_chat_template **t, struct kg_prompt_opts *how,
                            const char *choice, const char *model_dir,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* A question, or a conversation. */
+/* A question (text), or a conversation (messages). */
 struct kg_prompt_source {
-    const char *text; /* NULL: messages */
+    const char *text; /* (n) bytes; NULL: messages is used */
     size_t n;
     const struct kg_json *messages; /* an array */
     const struct kg_json *tools;    /* tools of a conversation, or NULL */
 };
-/* Appends the prompt. *rendered: a chat template rendered it
- * errors: EINVAL, EUNSUPPORTED (a setting that cannot apply), EFORMAT (a NUL in it),
- * those of kg_conversation_render. On failure out may have grown. */
+/* Appends the prompt. *rendered <- whether a chat template rendered it
+ * errors: EINVAL, EUNSUPPORTED (a setting that cannot apply), EFORMAT (the prompt has a
+ * NUL), those of kg_conversation_render. On failure out may have grown. */
 kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
                         const struct kg_prompt_source *from,
                         const struct kg_prompt_opts *how,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Appends opening unless out ends in it. opening: NULL or "" for none */
+/* Appends opening unless out already ends with it.   opening: NULL or "" for none */
 kg_status kg_prompt_put_opening(struct kg_str *out, const char *opening,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Appends a conversation after the system prompt, without `opening`.
+/* Appends a conversation with how->system in front, without `opening`.
  * errors: EINVAL, EUNSUPPORTED, those of kg_conversation_render */
 kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *talk,
                               const struct kg_prompt_opts *how,
@@ -80,23 +80,22 @@ kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *
 /* ---- tokens ---- */
 
 enum kg_special { KG_SPECIAL_AUTO, KG_SPECIAL_ADD, KG_SPECIAL_NONE };
-/* Choices of the option, and the enum value of a choice. */
+/* The option's values, and the enum value of each. */
 #define KG_SPECIAL_CHOICES "auto|true|false"
 enum kg_special kg_special_named(const char *name);
-/* Whether a prompt gets the post-processor's tokens. */
+/* Whether a prompt gets the post-processor's tokens.   rendered: by a chat template */
 bool kg_special_adds(enum kg_special special, bool rendered);
 
 /* Appends the tokens of a prompt.   errors: those of kg_tokenizer_encode */
 kg_status kg_prompt_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                            const char *text, size_t n, bool rendered,
                            enum kg_special special, struct kg_err *err) KG_MUST_CHECK;
-/* Appends the text of a prompt's tokens, special ones visible, with a note of the tokens
- * added:
- *     24 tokens, <|begin_of_text|> added
+/* Appends the text of a prompt's tokens, special ones visible, after a line about them:
+ *     24 tokens, text, <|begin_of_text|> added
  *     | <|begin_of_text|>What is
  *     | 1+1?
- * The middle of a text over max_bytes is left out. indent: put before each line but the
- * first */
+ * If the text exceeds max_bytes, its middle is replaced by a note of its size. indent:
+ * put before each line but the first */
 kg_status kg_prompt_show(struct kg_str *out, const struct kg_tokenizer *tok,
                          const struct kg_ids *ids, bool rendered, enum kg_special special,
                          const char *indent, size_t max_bytes,

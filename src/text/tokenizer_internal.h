@@ -1,5 +1,5 @@
-/* The inside of struct kg_tokenizer, shared by the kinds. Internal to src/text and to the
- * guests that add a model.
+/* The members of struct kg_tokenizer, shared by the kinds. Internal to src/text and to
+ * the guests that add a model.
  *
  * Every kind fills `vocab`, so all kinds decode alike: they append the bytes of each id.
  * Kinds differ in reading and encoding; tokenizer.json and tokenizer.model are two file
@@ -38,7 +38,7 @@ struct kg_tokenizer_file {
  * caller releases it. encode gets valid UTF-8; after a failure the caller truncates its
  * output. */
 struct kg_tokenizer_kind {
-    const char *name; /* name of the kind, if there is no token model */
+    const char *name; /* for kg_tokenizer_kind; NULL: the token model's name */
     const char *file; /* file name in the model folder */
     kg_status (*parse)(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                        struct kg_err *err);
@@ -70,21 +70,21 @@ kg_status kg_ids_reserve(struct kg_ids *ids, size_t n, struct kg_err *err) KG_MU
 enum kg_pretoken_kind {
     KG_PRETOKEN_CUT,   /* splits into pieces */
     KG_PRETOKEN_SPACE, /* puts a space before text without one */
-    KG_PRETOKEN_MARK,  /* replaces every space by a mark, and puts one first */
+    KG_PRETOKEN_MARK,  /* replaces every space by a mark, and puts a mark first */
 };
 enum kg_mark_front { KG_MARK_ALWAYS, KG_MARK_FIRST, KG_MARK_NEVER };
 struct kg_pretoken_stage {
     enum kg_pretoken_kind kind;
     struct kg_cutter cut;     /* owned; CUT only */
     struct kg_str mark;       /* owned; MARK only */
-    enum kg_mark_front front; /* FIRST: only at the beginning of the text */
-    bool split;               /* cut before every mark */
+    enum kg_mark_front front; /* MARK only; FIRST: only at the beginning of the text */
+    bool split;               /* MARK only: cut before every mark */
 };
 enum { KG_MAX_STAGES = 16 };
 
 /* Values of kg_tokenizer.unknown that are not an id. */
 enum {
-    KG_NO_UNKNOWN = -1,   /* no unknown token: unknown text is dropped */
+    KG_NO_UNKNOWN = -1,   /* no unknown token: BPE drops unknown text, others fail */
     KG_LOST_UNKNOWN = -2, /* the unknown token has no id: unknown text is an error */
 };
 
@@ -97,7 +97,7 @@ struct kg_tokenizer {
 
     int32_t lead; /* leading spaces to drop from a text's first token in decoding */
 
-    /* all below: not for chars */
+    /* the kind chars uses nothing below */
     const struct kg_token_model *model;
     void *own;             /* the model's own data; owned, or NULL */
     int32_t unknown;       /* an id, KG_NO_UNKNOWN or KG_LOST_UNKNOWN */
@@ -113,16 +113,16 @@ struct kg_tokenizer {
     size_t n_stages;
     struct kg_added raw;        /* searched in the original text */
     struct kg_added normalized; /* searched after normalizing */
-    struct kg_ids prefix;       /* of the post-processor */
-    struct kg_ids suffix;
+    struct kg_ids prefix;       /* ids that the post-processor puts before a text */
+    struct kg_ids suffix;       /* and after it */
 };
 
 struct kg_reader;
 
 /* The models of tokenizer.json, which turn a pre-token into tokens.
  *
- * A row of the table in tokenizer_json.c: how the model's object is read, how it encodes,
- * and its data besides the vocabulary. A guest adds a row (base/status.h).
+ * A row of the table in tokenizer_json.c tells how the model's object is read, how it
+ * encodes, and how its own data is freed. A guest may define a row (base/status.h).
  */
 
 /* Working memory of one thread. {0} is ready. */
@@ -148,7 +148,7 @@ extern const struct kg_token_model KG_MODEL_BPE;
 extern const struct kg_token_model KG_MODEL_UNIGRAM;
 extern const struct kg_token_model KG_MODEL_WORDPIECE KG_GUEST;
 
-/* errors: EFORMAT (the text has no token, and there is no unknown token) */
+/* Fails with EFORMAT: the text has no token, and there is no unknown token. */
 kg_status kg_model_no_unknown(const char *text, size_t n, struct kg_err *err);
 
 #endif

@@ -9,7 +9,7 @@ struct kg_reader {
     struct kg_tokenizer *tok; /* borrowed */
     const char *where;        /* borrowed; the file, for messages */
     bool spelled;             /* tokens are in ByteLevel's spelling */
-    struct kg_str scratch;    /* owned; bytes of the last find */
+    struct kg_str scratch;    /* owned; bytes of the last kg_reader_find */
     struct kg_err *err;
 
     /* collected from the steps of tokenizer.json so far */
@@ -25,7 +25,7 @@ void kg_reader_release(struct kg_reader *r);
 /* ---- fields ---- */
 
 enum kg_field_rule {
-    KG_FIELD_READ,  /* the caller reads it, or ids and text do not depend on it */
+    KG_FIELD_READ,  /* any value: the caller reads it, or it affects no ids or text */
     KG_FIELD_BOOL,  /* the caller reads it; it must be boolean */
     KG_FIELD_EMPTY, /* null or "" */
     KG_FIELD_ZERO,  /* null or 0 */
@@ -48,24 +48,24 @@ bool kg_reader_has_type(const struct kg_json *object, const char *type);
 kg_status kg_reader_list(struct kg_reader *r, const char *path,
                          const struct kg_json *object, const char *key,
                          const struct kg_json **list) KG_MUST_CHECK;
-/* Reads an id.   errors: EFORMAT */
+/* Reads an id.   token: named in the error   errors: EFORMAT */
 kg_status kg_reader_id(struct kg_reader *r, const struct kg_json *value,
                        const char *token, int64_t *id) KG_MUST_CHECK;
 
 /* ---- tokens ---- */
 
-/* The id of a token as spelled in the file; -1 if the vocabulary lacks it. Its bytes are
- * in scratch. */
+/* *id <- the id of a token as spelled in the file, -1 if the vocabulary lacks it. Leaves
+ * its bytes in scratch.   *raw <- whether it is a KG_VOCAB_RAW token */
 kg_status kg_reader_find(struct kg_reader *r, const char *text, size_t n, int32_t *id,
                          bool *raw) KG_MUST_CHECK;
-/* Adds an added token with its flags: an item of added_tokens, or of
- * added_tokens_decoder, where the id is the key. */
+/* Adds an added token with its flags.   item: of added_tokens, or of
+ * added_tokens_decoder, where the key is the id */
 kg_status kg_reader_add(struct kg_reader *r, const struct kg_json *item,
                         int64_t id) KG_MUST_CHECK;
 /* Fills byte_ids from the byte tokens "<0x0A>"; absent ones are -1. */
 kg_status kg_reader_find_bytes(struct kg_reader *r) KG_MUST_CHECK;
-/* Call after the last token: sets the text that each token prints, by `texts`; tokens as
- * "<0x0A>" print a byte if the decoder decodes bytes. */
+/* Call after the last token: sets the text that each token prints, by `texts`; tokens
+ * such as "<0x0A>" print a byte if decodes_bytes. */
 kg_status kg_reader_set_texts(struct kg_reader *r) KG_MUST_CHECK;
 
 /* ---- the models (tokenizer_json.c), called by rows of models.c ---- */
@@ -84,8 +84,8 @@ kg_status kg_reader_unknown(struct kg_reader *r, const struct kg_json *model,
 
 /* ---- the parts of tokenizer.json around its model ---- */
 
-/* The types that one part of tokenizer.json may have. A Sequence of these is read,
- * too. */
+/* The types that one part of tokenizer.json may have; it may also be a Sequence of
+ * them. */
 struct kg_step_row {
     const char *type; /* NULL ends a table */
     kg_status (*read)(struct kg_reader *r, const struct kg_json *value);
@@ -98,7 +98,7 @@ struct kg_step_table {
 /* Fails with UNSUPPORTED for an unknown type, listing the known ones. */
 kg_status kg_reader_steps(struct kg_reader *r, const struct kg_step_table *table,
                           const struct kg_json *value) KG_MUST_CHECK;
-/* Checks that an object has no key but its type. */
+/* Checks that an object has no key but `type`. */
 kg_status kg_reader_bare(struct kg_reader *r, const char *path,
                          const struct kg_json *value) KG_MUST_CHECK;
 /* Reads a ByteLevel, which may be a pre-tokenizer, post-processor or decoder. */

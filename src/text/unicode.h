@@ -1,7 +1,7 @@
-/* UTF-8 and the little Unicode that tokenizers need: code points, white space, normal
+/* UTF-8 and the part of Unicode that tokenizers need: code points, white space, normal
  * forms, grapheme clusters. classes.h has the character classes of tokenizers.
  *
- * Only unicode.c uses utf8proc, which has Unicode 15 (version 2.8). NFC of an assigned
+ * Both use utf8proc, which has Unicode 15 (version 2.8). NFC of an assigned
  * character never changes between versions, so NFC agrees with that of HuggingFace for
  * every character that both know.
  */
@@ -25,12 +25,12 @@ kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
  */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);
 
-/* A range of code points; whether cp is in one of n ascending ranges. */
+/* A range of code points. kg_unicode_in: whether cp is in one of n ascending ranges. */
 struct kg_unicode_range {
     uint32_t first, last;
 };
 bool kg_unicode_in(uint32_t cp, const struct kg_unicode_range *ranges, size_t n);
-/* Whether the general category is in a set; bit 1 << UTF8PROC_CATEGORY_X. */
+/* Whether cp's general category is in a set of bits 1 << UTF8PROC_CATEGORY_X. */
 bool kg_unicode_is_of(uint32_t cp, uint32_t categories);
 
 /* The White_Space property, which is \s in HuggingFace's regular expressions. Stable
@@ -50,20 +50,20 @@ bool kg_unicode_is_alpha(uint32_t cp);     /* a letter */
 bool kg_unicode_is_digit(uint32_t cp);     /* Nd */
 bool kg_unicode_is_alnum(uint32_t cp);     /* a letter or a number (L, N) */
 bool kg_unicode_is_cased(uint32_t cp);     /* upper, lower or title case */
-/* Marks and punctuation that do not end a word when casing: a capital sigma is final if
- * no cased character follows, skipping these. */
+/* Marks and punctuation that do not end a word when case changes: a capital sigma is
+ * final if no cased character follows it or these. */
 bool kg_unicode_is_case_ignorable(uint32_t cp);
 uint32_t kg_unicode_upper(uint32_t cp);
 uint32_t kg_unicode_lower(uint32_t cp);
 uint32_t kg_unicode_title(uint32_t cp);
 
-/* True if a table of ranges shows that the text is NFC; false means unknown. */
+/* Whether a table of ranges shows that the text is NFC; false means unknown. */
 bool kg_unicode_is_surely_nfc(const char *text, size_t n);
 
 /* Appends the NFC form of valid UTF-8.   errors: ENOMEM.   source: UAX 15 */
 kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
                          struct kg_err *err) KG_MUST_CHECK;
-/* As kg_unicode_nfc, for the other forms; only ASCII text has a fast path. */
+/* As kg_unicode_nfc, for the other forms and without a fast path: callers skip ASCII. */
 enum kg_unicode_form { KG_UNICODE_NFD, KG_UNICODE_NFKC, KG_UNICODE_NFKD };
 kg_status kg_unicode_normalize(struct kg_str *out, enum kg_unicode_form form,
                                const char *text, size_t n,

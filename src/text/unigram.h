@@ -5,7 +5,7 @@
  * A sequence of unknown characters becomes one unknown token, or the tokens of its bytes
  * if the model has byte fallback.
  *
- *  time: text bytes times the length of the longest piece; memory: 16 bytes a text byte
+ * time: text bytes times the length of the longest piece; memory: 16 bytes per text byte
  */
 #ifndef KG_TEXT_UNIGRAM_H
 #define KG_TEXT_UNIGRAM_H
@@ -19,8 +19,8 @@ enum { KG_UNKNOWN_PENALTY = 10 };
 struct kg_unigram_node { /* a node of the trie of all pieces */
     uint32_t first;      /* first child; children are consecutive, ordered by byte */
     int32_t id;          /* id of the piece that ends here; -1: none */
-    uint16_t n;
-    uint8_t byte; /* the byte that leads to this node */
+    uint16_t n;          /* number of children */
+    uint8_t byte;        /* the byte that leads to this node */
 };
 
 struct kg_unigram {
@@ -36,15 +36,14 @@ struct kg_unigram {
 };
 /* Allocates n scores, all 0.   NULL with err set: ENOMEM */
 struct kg_unigram *kg_unigram_create(size_t n, struct kg_err *err);
-void kg_unigram_free(void *own); /* NULL is fine */
+void kg_unigram_free(void *own); /* NULL is allowed */
 
 /* Builds the trie of the first n_scores ids of the vocabulary. u->scores must be set; NaN
- * excludes an id.   errors: ENOMEM, EFORMAT (two ids with one text) */
+ * excludes an id.   errors: ENOMEM, EFORMAT (two ids with the same bytes) */
 kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The last piece of the best split of the text up to `end` (bytes), which is the index.
- */
+/* The last piece of the best split of the first `end` bytes of the text. */
 struct kg_unigram_step {
     double score; /* score of the best split up to this end */
     int32_t id;   /* -1: no piece */

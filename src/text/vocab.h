@@ -1,8 +1,8 @@
 /* The vocabulary: the bytes of every id, and the way back from bytes to an id.
  *
- * Merges are stored elsewhere (kg_merges). Ids may have gaps. Two ids never have the same
- * bytes and kind. The text that an id prints may differ from the bytes by which it is
- * found, if the decoder replaces them (SentencePiece's U+2581 by a space).
+ * Merges are stored elsewhere (kg_merges). Ids may have gaps. Two ids with the same bytes
+ * differ in KG_VOCAB_RAW. The text that an id prints may differ from the bytes by which
+ * it is found, if the decoder replaces them (SentencePiece's U+2581 by a space).
  */
 #ifndef KG_TEXT_VOCAB_H
 #define KG_TEXT_VOCAB_H
@@ -37,7 +37,7 @@ struct kg_vocab {
     char *blob;                  /* owned */
     size_t blob_used;
     size_t blob_capacity;
-    int32_t *slots; /* (mask + 1) id or -1, hash table by bytes; owned */
+    int32_t *slots; /* (mask + 1) hash table by bytes: id or -1; owned */
     uint32_t mask;
 };
 
@@ -47,7 +47,7 @@ kg_status kg_vocab_init(struct kg_vocab *v, int64_t n_ids, size_t n_tokens,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_vocab_release(struct kg_vocab *v);
 
-/* errors: EFORMAT (id out of range or taken, bytes taken), ENOMEM */
+/* Adds an id.   errors: EFORMAT (id out of range or taken, bytes taken), ENOMEM */
 kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
                        int flags, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,8 +1,8 @@
 /* Shared by attention forward and backward: tiles of queries and rows of keys.
  *
- * A tile of queries holds `positions` consecutive positions of one sequence for all heads
- * of one KV head's group. Rows of a tile are position-major, r = i*group + g, so that the
- * rows that see a later key block are always the last ones.
+ * A tile of queries has kg_attn_positions consecutive positions of one sequence, for all
+ * query heads of one KV head. Rows of a tile are position-major, r = i*group + g, so that
+ * the rows that see a later key block are always the last ones.
  */
 #ifndef KG_TENSOR_CPU_ATTENTION_INTERNAL_H
 #define KG_TENSOR_CPU_ATTENTION_INTERNAL_H
@@ -16,7 +16,7 @@ static inline int kg_attn_group(const struct kg_attn *a)
     return a->n_heads / a->n_kv_heads;
 }
 
-/* Positions per tile: at most KG_ATTN_TILE_ROWS rows, or a single position. */
+/* Positions per tile: as many as give at most KG_ATTN_TILE_ROWS rows, at least one. */
 static inline int kg_attn_positions(const struct kg_attn *a)
 {
     int n = KG_ATTN_TILE_ROWS / kg_attn_group(a);

@@ -26,7 +26,7 @@ static inline bool kg_cpu_use_threads(int64_t work)
     return work >= KG_CPU_THREAD_WORK && !omp_in_parallel();
 }
 
-/* Address of row r. */
+/* The address of row r, whose elements are fp32 or bf16. */
 static inline float *kg_cpu_f32(struct kg_mat m, int64_t r)
 {
     return (float *)m.data + r * m.stride;
@@ -55,7 +55,7 @@ static inline int kg_cpu_lanes(int64_t left)
     return left < KG_LANES ? (int)left : KG_LANES;
 }
 
-/* ---- the slots of struct kg_backend, one file each or a few ---- */
+/* ---- the slots of struct kg_backend; a file has one or a few of them ---- */
 void *kg_cpu_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cpu_free(void *memory);
 kg_status kg_cpu_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);
@@ -141,8 +141,8 @@ kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
 double kg_cpu_peak(enum kg_dtype t, double flops);
 
 /* ---- scratch.c: memory per thread ---- */
-/* Memory of the calling thread, one block per use, valid until the next request for that
- * use. Not zeroed. */
+/* Memory of the calling thread, one block per use, valid until the thread's next request
+ * for that use. Not zeroed. */
 enum kg_cpu_scratch_use {
     KG_CPU_SCRATCH_LEFT = 0,
     KG_CPU_SCRATCH_RIGHT,

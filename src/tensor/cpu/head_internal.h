@@ -22,14 +22,14 @@ kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_ma
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- two softmaxes, sixteen columns at a time ---- */
-/* z - z', exact; absent lanes are 0 */
+/* z - z' in double, exact; lanes from n on are 0 */
 static inline struct kg_d16 kg_cpu_head_log_ratio(const float *z, const float *zq, int n)
 {
     return kg_d16_sub(kg_d16_widen(kg_v16_load_n(z, n)),
                       kg_d16_widen(kg_v16_load_n(zq, n)));
 }
-/* p - q from the larger of both and d = log p - log q: accurate when p is close to q, and
- * exactly 0 for d = 0. */
+/* p - q from the larger of p and q and from d = log p - log q: accurate when p is close
+ * to q, and exactly 0 for d = 0. */
 static inline struct kg_v16 kg_cpu_head_p_minus_q(struct kg_v16 larger, struct kg_v16 d)
 {
     struct kg_v16 minus = kg_v16_sub(kg_v16_zero(), d);
@@ -44,14 +44,14 @@ struct kg_head_ask {
     int32_t slot; /* column of indices; K is the target */
 };
 
-/* asks (up to K+1) <- the ids of row n of h, by tile; tile t has asks[start[t]] ..
- * asks[start[t+1]-1]. start (tiles+1) */
+/* asks (up to K+1) <- the ids of row n of h, sorted by tile; those of tile t are
+ * asks[start[t]] to asks[start[t+1]-1]. start (tiles+1) */
 void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
                           const struct kg_head *h, int64_t n, int64_t width,
                           int64_t tiles);
 
 /* ---- sets of ids, by tile ---- */
-/* at[t] <- the walk's position at the set's first id in tile t or later. at (tiles) */
+/* at[t] <- a walk that stands at the set's first id in tile t or later. at (tiles) */
 void kg_cpu_head_set_starts(struct kg_idset_walk *at, const struct kg_idset *set,
                             int64_t width, int64_t tiles);
 
@@ -61,8 +61,8 @@ struct kg_head_top {
     int32_t id;
 };
 
-/* Inserts z[0..n) with ids first, first+1, ...; NaN is never kept. heap (k), *count
- * entries used */
+/* Offers z[0..n) with ids first, first+1, ... to the heap; NaN is never kept. heap (k),
+ * of which *count entries are used */
 void kg_cpu_head_top_offer(struct kg_head_top *heap, int32_t *count, int k,
                            const float *z, int64_t n, int32_t first);
 void kg_cpu_head_top_merge(struct kg_head_top *heap, int32_t *count, int k,

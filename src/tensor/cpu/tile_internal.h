@@ -1,9 +1,9 @@
 /* Small fp32 tiles in scratch memory: loading, transposing, and one product.
  *
- * Attention forward and backward are five small products over tiles of queries and blocks
- * of keys. All use kg_cpu_tile_madd, which makes attention exact: every element of C is
- * one chain of FMAs over k, in order, so its bits do not depend on other rows or columns.
- * Large products use kg_op_matmul instead.
+ * Attention, forward and backward, consists of small products of tiles of queries and
+ * blocks of keys. All use kg_cpu_tile_madd, which makes attention exact: every element of
+ * C is one chain of FMAs over k, in order, so its bits do not depend on other rows or
+ * columns. Large products use kg_op_matmul instead.
  *
  * Tiles are padded: the number of columns in memory is a multiple of KG_LANES.
  */
@@ -34,18 +34,18 @@ void kg_cpu_tile_madd(float *c, int64_t ldc, struct kg_cpu_left a, const float *
 void kg_cpu_tile_madd_bf16(float *c, int64_t ldc, struct kg_cpu_left a, const uint16_t *b,
                            int64_t ldb, int rows, int cols, int depth);
 
-/* dst (rows, padded cols) <- the part of m at (row, col), in fp32; padding is +0 */
+/* dst (rows, padded cols) <- the part of m at (row, col) as fp32; padded by +0 */
 void kg_cpu_tile_load(float *dst, int64_t ldd, struct kg_mat m, int64_t row, int64_t col,
                       int rows, int cols);
-/* The part of m at (row, col) <- src (rows, cols), rounded once to m's dtype */
+/* The rows x cols part of m at (row, col) <- src, rounded once to m's dtype */
 void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *src,
                        int64_t lds, int rows, int cols);
 
 /* dst (cols, rows) <- src (rows, cols) transposed; rows and cols multiples of KG_LANES */
 void kg_cpu_tile_transpose(float *dst, int64_t ldd, const float *src, int64_t lds,
                            int rows, int cols);
-/* dst (padded cols, padded rows) <- the part of m at (row, col), transposed, in fp32;
- * padding is anything.   room: (padded rows, padded cols) */
+/* dst (padded cols, padded rows) <- the rows x cols part of m at (row, col), transposed,
+ * as fp32; padding is undefined.   room: scratch (padded rows, padded cols) */
 void kg_cpu_tile_load_transposed(float *dst, int64_t ldd, float *room, struct kg_mat m,
                                  int64_t row, int64_t col, int rows, int cols);
 
