@@ -20,7 +20,7 @@
 
 #include <setjmp.h>
 
-/* A bound name: an integer, or all numbers of a ball. */
+/* The value of a bound name: an integer, or all numbers of a ball. */
 struct kg_math_bound {
     const char *name;
     slong value;
@@ -33,18 +33,18 @@ struct kg_math_eval {
     const struct kg_math_tree *tree;
     int point;
     bool whole; /* symbols are integers, because they occur in exponents or factorials */
-    bool undefined; /* a division by zero or a similar case occurred */
-    bool opaque;   /* a part that cannot be evaluated was treated as a value of its own */
-    bool large;    /* a number exceeded the limits */
-    bool negative; /* symbols may be negative */
-    bool real;     /* roots of negative numbers are undefined */
+    bool undefined; /* set by a division by zero and similar cases */
+    bool opaque;    /* a part that is not evaluated counts as an unknown value */
+    bool large;     /* set by a number that exceeds the limits */
+    bool negative;  /* symbols may be negative */
+    bool real;      /* roots of negative numbers are undefined */
     const struct kg_math_bound *bound; /* the innermost */
     slong prec;
     ca_ctx_struct *ctx;
 };
 
-/* Each sets out and returns true, or returns false if the tree has no value of this kind.
- * fmpq: rationals; acb: rigorous balls; ca: exact numbers. */
+/* Each sets out and returns true, or returns false if the node has no value of this kind.
+ * fmpq: rationals; acb: rigorous balls; ca: Calcium's exact numbers. */
 bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node);
 bool kg_math_eval_acb(struct kg_math_eval *e, acb_t out, int node);
 bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node);
@@ -56,8 +56,8 @@ static inline bool kg_math_is_within(const fmpz_t n, slong limit)
 
 /* ---- the walk over a tree, shared by all kinds of numbers (eval.c) ---- */
 enum kg_math_answer { KG_MATH_NO, KG_MATH_YES, KG_MATH_WALK /* do the generic walk */ };
-/* Operations of one kind of numbers. z and x are of that kind, z is changed in place;
- * false, or NO, means there is no value. */
+/* Operations of one kind of numbers. z and x are of that kind, and z is changed in place.
+ * They return false or NO if there is no value. */
 struct kg_math_algebra {
     uint32_t functions; /* bit n: enum kg_math_func n */
     slong terms;        /* maximum number of terms of a sum */
@@ -77,7 +77,7 @@ bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void 
                   int node);
 /* The binding of a BOUND name; NULL if there is none. */
 const struct kg_math_bound *kg_math_bound_find(const struct kg_math_eval *e, int node);
-/* Evaluates a node that is an integer of at most limit; returns false for others. */
+/* Evaluates a node; returns false unless it is an integer from -limit to limit. */
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit);
 
 /* ---- the session: FLINT's memory, and the jump out of FLINT at a limit ---- */
@@ -94,7 +94,7 @@ struct kg_math_session {
     struct kg_math_budget *budget;
 };
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget);
-/* stopped: by the jump; then frees the memory of the interrupted call. */
+/* stopped: FLINT jumped to `out`; then frees the memory of the interrupted call. */
 void kg_math_session_end(bool stopped);
 /* Counts one evaluated node. */
 void kg_math_step(void);

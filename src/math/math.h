@@ -4,10 +4,11 @@
  * formula or number), parsed into a tree, and compared with the gold answer by exact
  * arithmetic. A comparison without a certain result is undecided, never guessed. A mode
  * is a row of a table: `default` is kedge's own; `ema-pg`, `mathd` and `dapo` reproduce
- * published graders, including their string rules, so that numbers can be compared.
+ * published graders, including their string rules, so that scores can be compared.
  *
- * Each answer has limits (bytes, nodes, depth, digits, work, 64 MiB, 1 s); beyond them
- * the verdict is undecided. The verdict depends only on the texts and options.
+ * Each grading has limits (bytes, nodes, depth, digits, work, 48 MiB in FLINT, 0.7 s of
+ * processor time); beyond them the verdict is undecided. Otherwise it depends only on the
+ * texts and options.
  */
 #ifndef KG_MATH_MATH_H
 #define KG_MATH_MATH_H
@@ -21,14 +22,14 @@
 enum kg_math_verdict { KG_MATH_WRONG, KG_MATH_RIGHT, KG_MATH_UNDECIDED };
 const char *kg_math_verdict_name(enum kg_math_verdict v);
 
-/* The kind of text that the answer is in. */
+/* The kind of text that is graded. */
 enum kg_math_form {
-    KG_MATH_FORM_AUTO,     /* free text or a bare answer, detected */
-    KG_MATH_FORM_ANSWER,   /* a bare answer: nothing is extracted */
-    KG_MATH_FORM_TEXT,     /* free text */
+    KG_MATH_FORM_AUTO,     /* a response or a bare answer, detected */
+    KG_MATH_FORM_ANSWER,   /* a bare answer, used whole unless it has a \boxed{} */
+    KG_MATH_FORM_TEXT,     /* free text, in which <think> has no meaning */
     KG_MATH_FORM_RESPONSE, /* a whole response: only the text after </think> counts */
-    KG_MATH_FORM_CHOICE,   /* a letter of multiple choice */
-    KG_MATH_FORM_BRACKET,  /* the last [..] of a text */
+    KG_MATH_FORM_CHOICE,   /* a response to multiple choice: a letter is extracted */
+    KG_MATH_FORM_BRACKET,  /* a text whose answer is its last [..] */
 };
 
 enum { KG_MATH_MAX_TOLERANCES = 16 };
@@ -37,10 +38,10 @@ struct kg_math_opts {
     enum kg_math_form form;
     int decimals; /* decimals compared if one side is a decimal fraction; 0: 6 */
     double tolerance[KG_MATH_MAX_TOLERANCES]; /* absolute, one for each item of a list */
-    int n_tolerance;                          /* 0: by decimals; 1: for all items */
-    bool lenient;       /* ignores names of variables and the order of tuples */
-    bool strict_sets;   /* -2 <= x <= 7 does not match x in [-2,7] */
-    bool keep_thinking; /* also read the text of a response before </think> */
+    int n_tolerance;  /* 0: decimals are compared; 1: tolerance[0] holds for all items */
+    bool lenient;     /* ignores names of variables and the order of tuples */
+    bool strict_sets; /* -2 <= x <= 7 does not match x in [-2,7] */
+    bool keep_thinking; /* also read the text before </think> */
 };
 
 struct kg_math_result {
@@ -67,24 +68,24 @@ struct kg_math_mode {
     const char *name;
     const char *help;
     const char *source; /* the published grader that it reproduces; NULL: none */
-    /* NULL: of a guest that is not linked */
+    /* NULL: the mode's guest is not linked */
     kg_status (*grade)(struct kg_math_job *job, struct kg_err *err);
 };
 const struct kg_math_mode *kg_math_modes(void); /* ended by a row with name NULL */
-/* errors: EINVAL (lists the valid names), EUNSUPPORTED (the mode's guest is missing) */
+/* errors: EINVAL (lists the valid names), EUNSUPPORTED (its guest is not linked) */
 kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
-/* "auto", "answer", ...   errors: EINVAL (lists the valid names) */
+/* name: "auto", "answer", ...   errors: EINVAL (lists the valid names) */
 kg_status kg_math_form_find(enum kg_math_form *form, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* A calculator: evaluates one expression of numbers exactly, as a rational.
  *
  * Numbers are decimals such as "1,234.5" ("2e3" is refused). Operators are + - * / ^
- * (also ** and the signs U+00D7, U+00F7, U+2212), brackets, and % after a number. The
+ * (also ** and the signs U+00D7, U+00F7, U+2212), brackets, and % after an operand. The
  * value is written as an integer, as a decimal if it has at most 30 places, else as a
- * fraction with its first 12 decimals. Intermediate results are exact. Bytes, depth and
- * bits of a value are limited.
+ * fraction with its first 12 decimals. Intermediate results are exact. Bytes, depth, bits
+ * of a value, memory and time are limited.
  */
 
 enum {

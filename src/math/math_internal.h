@@ -27,7 +27,7 @@ struct kg_math_job {
     struct kg_math_tree *tree; /* borrowed scratch */
     struct kg_math_budget budget;
 };
-/* Sets verdict and reason.   returns KG_OK, for `return kg_math_say(..)` */
+/* Sets verdict and reason.   returns KG_OK, so that callers can return its result */
 kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
                       const char *reason);
 
@@ -36,7 +36,7 @@ kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
  * Sub-trees may be shared. Names are copied into a pool. Index 0 means no node. */
 enum kg_math_kind {
     KG_MATH_NONE,
-    KG_MATH_NUM,     /* text: digits[.digits]; op 1: repeating digits follow */
+    KG_MATH_NUM,     /* text: digits[.digits] */
     KG_MATH_SYM,     /* text: canonical name */
     KG_MATH_WORDS,   /* text: words of \text{} */
     KG_MATH_CONST,   /* op: enum kg_math_const */
@@ -49,8 +49,8 @@ enum kg_math_kind {
     KG_MATH_PM,      /* op 0: +-a, 1: -+a */
     KG_MATH_PERCENT, /* a% */
     KG_MATH_DEGREE,  /* a degrees */
-    KG_MATH_UNIT,    /* a followed by words */
-    KG_MATH_LIST,    /* a, then the rest b; op: joined by "and" or "or" */
+    KG_MATH_UNIT,    /* a, with the words b after it */
+    KG_MATH_LIST,    /* a, then the rest b; op: KG_MATH_ALL for "and", _ANY for "or" */
     KG_MATH_TUPLE,   /* a: LIST; op: enum kg_math_brackets */
     KG_MATH_SET,     /* {a: LIST or none} */
     KG_MATH_SETOP,   /* op: '|' union, '&' intersection, '\\' difference */
@@ -101,9 +101,9 @@ enum kg_math_func {
     KG_MATH_LG,
 };
 /* The kind of an OPAQUE node. Except for AS_TEXT its parts are name, lower limit, upper
- * limit and body. Sum and product: BOUND name, n, m, f. Integral: the same, limits may be
- * 0 (none). Limit: BOUND name, target, 0, f. Derivative: SYM, order, whether it is
- * partial (NUM), f. */
+ * limit and body. Sum and product: BOUND name, n, m, f. Integral: the same, but limits
+ * may be 0 (none). Limit: BOUND name, target, 0, f. Derivative: SYM, order, NUM (1:
+ * partial), f. */
 enum kg_math_big {
     KG_MATH_AS_TEXT,
     KG_MATH_SUM,
@@ -151,7 +151,7 @@ struct kg_math_node {
     uint16_t b;
     uint16_t len;
     uint32_t text; /* offset into the pool */
-    uint32_t size; /* nodes of the sub-tree; shared ones count each time */
+    uint32_t size; /* nodes of the sub-tree; a shared node counts each time */
 };
 struct kg_math_tree {
     struct kg_math_node nodes[KG_MATH_MAX_NODES];
@@ -171,7 +171,7 @@ bool kg_math_same_tree(const struct kg_math_tree *t, int a, int b);
 /* Whether f is true for a node of the tree. */
 bool kg_math_any(const struct kg_math_tree *t, int node,
                  bool (*f)(const struct kg_math_node *n));
-/* Appends item to *list (0 at first); *last is the last link. */
+/* Appends item to *list (0: empty), whose last link is *last. */
 void kg_math_list_add(struct kg_math_tree *t, int *list, int *last, int item);
 int kg_math_list_length(const struct kg_math_tree *t, int list);
 /* A part of an OPAQUE node. */
@@ -187,7 +187,7 @@ static inline bool kg_math_digit_at(const char *p, const char *end)
 {
     return p < end && *p >= '0' && *p <= '9';
 }
-/* Formula text with spacing, sizes, money and Unicode simplified.   errors: ENOMEM */
+/* Appends formula text in plain LaTeX: no sizes, money, Unicode.   errors: ENOMEM */
 kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 enum kg_math_parse_flags {
@@ -216,7 +216,7 @@ enum kg_math_group {
     KG_MATH_G_REL,
     KG_MATH_G_SETOP,
     KG_MATH_G_TEXT,
-    KG_MATH_G_STYLE, /* op 1: \bf, which applies to all that follows */
+    KG_MATH_G_STYLE, /* op 1: applies to all that follows (\bf) */
     KG_MATH_G_ACCENT,
     KG_MATH_G_BIG,
     KG_MATH_G_OPEN,
@@ -229,19 +229,19 @@ enum kg_math_group {
     KG_MATH_G_DOTS,
     KG_MATH_G_UNIT,
     KG_MATH_G_SCALE,     /* op: power of ten */
-    KG_MATH_G_DOZEN,     /* op: how many, as 12 */
-    KG_MATH_G_RADIAN,    /* if the value has pi, it is in radians */
+    KG_MATH_G_DOZEN,     /* op: the number that it means, such as 12 */
+    KG_MATH_G_RADIAN,    /* a value with pi before it is in radians */
     KG_MATH_G_LINK,      /* joins the words of a unit */
     KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: also the value after it */
     KG_MATH_G_INFIX,     /* \over, \choose: the text before it is its argument */
     KG_MATH_G_TO,        /* 3 to 4 is a ratio */
-    KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder; op 1: a class */
-    KG_MATH_G_ABOUT,     /* before a value: has no meaning ("about") */
+    KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder; op 1: a residue class */
+    KG_MATH_G_ABOUT,     /* has no meaning before a value ("about") */
     KG_MATH_G_PRIME,
     KG_MATH_G_ANGLE,
-    KG_MATH_G_NUMBER, /* op: below one hundred */
+    KG_MATH_G_NUMBER, /* op: a number below one hundred */
 };
-/* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
+/* The row of a LaTeX command (name: without the backslash) or plain word; NULL: none. */
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
 /* Whether a command without a row is the name of a symbol, such as \alpha. */
@@ -252,9 +252,9 @@ const struct kg_math_command *kg_math_beside_find(const char *name, size_t n);
 
 /* ---- deciding ---- */
 struct kg_math_near {
-    bool on;         /* decimal fractions occur: nearly equal suffices */
-    int decimals;    /* number of decimals to round to */
-    double absolute; /* > 0: |a - b| at most this */
+    bool on;         /* nearly equal suffices, because a decimal or tolerance is given */
+    int decimals;    /* number of decimals that are compared */
+    double absolute; /* > 0: |a - b| may be up to this; decimals do not count */
 };
 struct kg_math_decider {
     const struct kg_math_tree *tree;
@@ -267,8 +267,8 @@ enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
                                    const struct kg_math_near *near);
 /* -1 for a < b, 1 for a > b, 0 if equal or unknown. */
 int kg_math_order(struct kg_math_decider *d, int a, int b);
-/* Whether a and b differ by a constant factor; they have the same zeros. *sign: sign of
- * the factor. */
+/* Whether a and b differ by a constant factor, so that they have the same zeros. *sign <-
+ * the sign of the factor. */
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
                                           int *sign);
 /* Whether f is certainly bounded while the BOUND name is between low and high. */
@@ -282,11 +282,11 @@ struct kg_math_compare {
     struct kg_math_decider decider;
     struct kg_math_tree *tree;
     const struct kg_math_opts *opts;
-    int item;                 /* index in the gold list, for its tolerance */
+    int item;                 /* index in the gold list, to choose the tolerance */
     int products;             /* matrix products evaluated so far */
     int depth;                /* nesting of comparisons */
-    int whole[KG_MATH_SIDES]; /* lists of the names declared as integers, or 0 */
-    bool of_unknown;          /* the value of an unknown is compared: x = .. */
+    int whole[KG_MATH_SIDES]; /* LIST of each side's names declared as integers, or 0 */
+    bool of_unknown;          /* what is compared is the value of an unknown: x = .. */
 };
 /* Compares answer with gold, both trees in c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
@@ -296,32 +296,32 @@ enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int an
 size_t kg_math_brace_end(const char *text, size_t n);
 /* The end of the unsigned number at p; p if there is none. */
 const char *kg_math_number_end(const char *p, const char *end);
-/* Bytes of a command with a value at p, as \frac{1}{2} or \pi; 0 if there is none. */
+/* Bytes of a command at p that has a value, such as \frac{1}{2} or \pi; 0: none. */
 size_t kg_math_value_command(const char *p, const char *end);
-/* The end of a formula without delimiters that starts at p: values joined by operators or
- * adjacent, at least one of them a command.   returns p if there is none */
+/* The end of a formula without delimiters that starts at p: values, adjacent or joined by
+ * operators, at least one of them a command.   returns p if there is none */
 const char *kg_math_bare_end(const char *p, const char *end);
-/* Whether the text from start to end around a number (or formula) changes the number's
- * value or makes the number part of a larger formula. */
+/* Whether the text from start to end around a number (formula: or a formula) changes its
+ * value or makes it part of a larger formula. */
 bool kg_math_is_altered(const char *start, struct kg_math_text number, bool formula,
                         const char *end);
 struct kg_math_found {
     struct kg_str text; /* owned: the answer */
     bool any;
-    bool plain; /* from running text, not from a formula */
+    bool plain; /* text is from running text, not from a formula */
 };
 /* The contents of the last \boxed{} or \fbox{}; len < 0 if there is none. */
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
 /* Keeps the text after the last </think> and before a later <think>.   returns false if a
  * <think> was never closed */
 bool kg_math_after_thinking(struct kg_math_text *t);
-/* The text before the first end-of-turn token. */
+/* The text before the first end-of-turn token or start of a user's turn. */
 struct kg_math_text kg_math_before_end_token(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
 /* The text without white space at its ends. */
 struct kg_math_text kg_math_trimmed(struct kg_math_text t);
-/* The end of a text that is too long to be read whole. */
+/* The last KG_MATH_MAX_RESPONSE bytes of a text. */
 struct kg_math_text kg_math_tail(struct kg_math_text t);
 /* The text after the last word that announces an answer, to the end of its line (or of
  * the next line, if the rest of its line is empty).   returns false if there is no such
@@ -340,7 +340,7 @@ kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
 /* The letter of a multiple-choice answer; 0 if there is none. */
 char kg_math_choice(const char *text, size_t n);
 
-/* ---- modes; the published ones are of guests/lab ---- */
+/* ---- modes; the published ones are in guests/lab ---- */
 kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err) KG_GUEST;
 kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err) KG_GUEST;
@@ -360,7 +360,7 @@ struct kg_math_parser {
     int flags;
     int brackets; /* open ( or [: a comma separates items */
     int bars;     /* open |: the next one closes */
-    /* right of a relation: \mod belongs to the relation and is not an operator */
+    /* > 0 right of a relation: there \mod belongs to the relation, not to an operand */
     int related;
     const char *why;
 };
@@ -375,29 +375,29 @@ int kg_math_parse_primary(struct kg_math_parser *p);
 /* An argument of \frac and similar commands: {..}, one digit, one letter, or a
  * command. */
 int kg_math_parse_arg(struct kg_math_parser *p);
-/* One letter: a name, or e or i. */
+/* One letter: a name, or the constant e or i. */
 int kg_math_parse_letter(struct kg_math_parser *p);
 /* The argument of ^. */
 int kg_math_parse_script(struct kg_math_parser *p);
 int kg_math_parse_number(struct kg_math_parser *p);
 /* "twenty-one", "two hundred and five" */
 int kg_math_parse_number_words(struct kg_math_parser *p);
-/* Parse after the value `left`: a quotient of units (m/s), or a word in brackets after a
- * number ("5 (apples)"), as WORDS.   returns 0 if there is none; then nothing is
- * consumed */
+/* Parse what follows the value `left`: a quotient of units (m/s), or a word in brackets
+ * after a number ("5 (apples)"), as WORDS.   returns 0, with nothing consumed, if there
+ * is none */
 int kg_math_parse_unit(struct kg_math_parser *p, int left);
 int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left);
 int kg_math_parse_braces(struct kg_math_parser *p); /* {..} */
 bool kg_math_is_whole(const struct kg_math_tree *t, int node);
-/* The item of a list of one; else the list. */
+/* The item of a list with one item; else the list. */
 int kg_math_parse_unwrap(struct kg_math_parser *p, int list);
 int kg_math_parse_fail(struct kg_math_parser *p, const char *why);
 
 /* ---- reading ahead ---- */
 char kg_math_look(struct kg_math_parser *p); /* next byte after spaces, 0 at the end */
 bool kg_math_eat(struct kg_math_parser *p, const char *text);
-/* The next command (\name) or word, not consumed; NULL if there is none or it is a
- * symbol. *len: its bytes, with the backslash. */
+/* The row of the next command (\name) or word, which is not consumed; NULL if there is
+ * none or it is a symbol. *len: bytes of the command or word, with the backslash. */
 const struct kg_math_command *kg_math_ahead(struct kg_math_parser *p, size_t *len);
 /* The contents of the next {..}, which is consumed; NULL if there is none. */
 const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n);
@@ -407,13 +407,13 @@ const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n);
 int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *lead,
                  const char *text, size_t n);
 bool kg_math_starts_value(struct kg_math_parser *p);
-/* Bytes of a "mod" that comes next, as command or word, with a bracket before it; 0 if
- * there is none. *is_class: it is \pmod or in brackets. */
+/* Bytes of the "mod" that comes next, a command or word, and of a ( before it; 0 if there
+ * is none. *is_class <- whether it is \pmod or in brackets. */
 size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class);
 /* Parses [text, text + n) as a formula of its own; returns 0 unless all is consumed. */
 int kg_math_parse_part(struct kg_math_parser *p, const char *text, size_t n);
-/* Parse a sum, product, integral or limit after its command; \frac{d}{dx} and similar (0,
- * with nothing consumed, for other fractions); the d of dx. */
+/* Parse a sum, product, integral or limit after its command; \frac{d}{dx} and similar
+ * (other fractions give 0, with nothing consumed); dx. */
 int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *row);
 int kg_math_parse_derivative(struct kg_math_parser *p);
 int kg_math_parse_differential(struct kg_math_parser *p);
@@ -428,7 +428,7 @@ typedef enum kg_math_verdict verdict;
 struct kg_math_items {
     int node[KG_MATH_MAX_ITEMS];
     int n;
-    bool more; /* there are more than fit */
+    bool more; /* some items did not fit */
 };
 
 static inline const struct kg_math_node *kg_math_at(const struct kg_math_compare *c,
@@ -447,7 +447,7 @@ verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reaso
 /* Whether a node is only a name for the other side of =. */
 bool kg_math_is_name(const struct kg_math_compare *c, int node);
 bool kg_math_is_relation(const struct kg_math_compare *c, int node, int op);
-/* The items of a list, or a single item; x \\pm y becomes two items. */
+/* Adds the items of a list, or a single item; x \pm y becomes two items. */
 void kg_math_gather(struct kg_math_compare *c, struct kg_math_items *out, int node);
 verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *g,
                          const struct kg_math_items *a);
@@ -464,9 +464,9 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer);
 
 /* A nested comparison. */
 verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer);
-/* Combines two parts: wrong if one is wrong, right if both are right. */
+/* Combines two parts: wrong if one is wrong, right if both are right, else undecided. */
 verdict kg_math_both(verdict a, verdict b);
-/* A residue class without the name in it; other nodes unchanged. */
+/* The class in x \equiv 7 \pmod{12}, without the name; other nodes unchanged. */
 int kg_math_class_of(const struct kg_math_compare *c, int node);
 bool kg_math_is_class(const struct kg_math_compare *c, int node);
 verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer);
@@ -477,18 +477,17 @@ int kg_math_without_domains(struct kg_math_compare *c, int node, int side);
 /* A copy of the tree with `from` replaced by `to`. */
 int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to);
 /* The tree with derivatives, integrals, limits and infinite sums evaluated as far as
- * possible. Finite sums are left to the evaluation. */
+ * possible; the others become AS_TEXT. Finite sums are left to the evaluators. */
 int kg_math_worked_out(struct kg_math_compare *c, int node);
 /* The derivative with respect to a SYM; partial: all other names are constant.   returns
- * 0 if there is none */
+ * 0 if none is found */
 int kg_math_derived(struct kg_math_compare *c, int node, int name, bool partial);
 /* Whether both are equal after renaming parameters: constants of integration, and
- * integers in multiples of pi or declared as integers. WRONG also if there are no
- * parameters. */
+ * integers that multiply pi or are declared. WRONG also if there are no parameters. */
 verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer);
 
-/* Whether each side has a name that the other lacks (x > 1 is not y > 1), or two items of
- * one side have. */
+/* Whether gold and answer each have a name that the other lacks (x > 1 is not y > 1), or
+ * two items of a list do. */
 bool kg_math_names_conflict(const struct kg_math_compare *c, int gold, int answer);
 
 bool kg_math_is_matrix(const struct kg_math_compare *c, int node);

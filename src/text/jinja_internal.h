@@ -2,9 +2,9 @@
  *
  * There are two lifetimes, each a pool that is freed as a whole: the template (tokens,
  * tree) and one rendering (values, scopes). A value is small and copied; the data that it
- * points to is immutable, except namespaces. Text is UTF-8 that points into the template,
- * the variables or the pool, so slices cost nothing. Lengths and positions that a
- * template sees count characters.
+ * points to is immutable, except in namespaces. Text is UTF-8 that points into the
+ * template, the variables or the pool, so slices cost nothing. Lengths and positions that
+ * a template sees count characters.
  *
  * Filters, tests, methods of text, lists and objects, and global functions are all rows
  * of tables of one function type, kg_jinja_fn.
@@ -41,12 +41,12 @@ struct kg_jv_text {
 };
 struct kg_jv {
     enum kg_jv_type type;
-    bool safe; /* TEXT is markup: text that is joined to it is escaped */
+    bool safe; /* TEXT only: it is markup, so text that is joined to it is escaped */
     union {
         bool truth;
         int64_t integer;
         double real;
-        struct kg_jv_text text; /* for UNDEFINED, the name that was not found */
+        struct kg_jv_text text; /* TEXT; UNDEFINED: the name that was not found */
         struct kg_jv_list *list;
         struct kg_jv_dict *dict;
         struct kg_jinja_loop *loop;
@@ -54,7 +54,7 @@ struct kg_jv {
     } u;
 };
 
-/* How a list behaves in Python. The first three can be indexed; the first two can become
+/* How a list behaves in Python. The first three can be indexed, the first two become
  * JSON. A generator is true even if empty, has no length and can be read once. */
 enum kg_jv_list_kind {
     KG_JV_PLAIN,
@@ -71,7 +71,7 @@ struct kg_jv_list {
     size_t capacity;
     enum kg_jv_list_kind kind;
     bool consumed;
-    const int64_t *range; /* of a RANGE: start, stop, step */
+    const int64_t *range; /* (3) start, stop, step; RANGE only */
 };
 struct kg_jv_dict {
     struct kg_jv *keys;
@@ -88,7 +88,7 @@ struct kg_jinja_args {
     const struct kg_jv_text *names; /* (n_named) */
     const struct kg_jv *named;      /* (n_named) */
     size_t n_named;
-    /* one per parameter of the row; NULL: not given */
+    /* one per parameter of the row; a NULL was not given */
     const struct kg_jv *by[6];
 };
 /* in: the filtered or tested value, or the object of a method; NULL for a function */
@@ -106,7 +106,7 @@ struct kg_jinja_scope;
 struct kg_jv_callable {
     const struct kg_jinja_row *row;    /* a function or a method */
     struct kg_jv self;                 /* the object of a method */
-    const struct kg_jinja_node *macro; /* instead of row: a macro or a call block */
+    const struct kg_jinja_node *macro; /* a macro or a call block; then row is NULL */
     struct kg_jinja_scope *scope;      /* where the macro was defined */
 };
 
@@ -215,7 +215,7 @@ enum kg_jinja_token_type {
     KG_JT_GE,
     KG_JT_LT,
     KG_JT_LE,
-    KG_JT_IN, /* these two: only operators of the tree */
+    KG_JT_IN, /* IN and NOT_IN occur only as operators of the tree */
     KG_JT_NOT_IN,
     KG_JT_ASSIGN,
     KG_JT_DOT,
@@ -241,7 +241,7 @@ struct kg_chat_template {
     struct kg_jinja_node *root;
     bool asks_date;            /* strftime_now is used */
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
-    /* owned or NULL: used instead if the variables have tools */
+    /* the template to use instead if the variables have tools; owned, or NULL */
     struct kg_chat_template *with_tools;
 };
 
@@ -256,7 +256,7 @@ kg_status kg_jinja_fail_at(const struct kg_chat_template *t, uint32_t line,
                            uint32_t column, struct kg_err *err, const char *fmt, ...)
     KG_PRINTF(5, 6);
 
-/* The expression parser, for jinja_parse.c; see there. */
+/* The parser's position and state, for jinja_parse.c and jinja_parse_expr.c. */
 struct kg_jinja_parser {
     struct kg_chat_template *t;
     const struct kg_jinja_token *at;
@@ -278,7 +278,7 @@ kg_status kg_jinja_parse_expr(struct kg_jinja_node **out,
 /* Parses a, or a tuple "a, b". no_cond: members have no `if`. */
 kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                bool no_cond) KG_MUST_CHECK;
-/* Parses "name(args)|name..." after a filter tag or a set block, applied to `in`. */
+/* Parses the "name(args)|name..." of a filter tag or a set block, applied to `in`. */
 kg_status kg_jinja_parse_filters(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                  struct kg_jinja_node *in,
                                  bool first_named) KG_MUST_CHECK;
@@ -307,15 +307,15 @@ struct kg_jinja {
     struct kg_jinja_scope *scope;
     struct kg_jv captured; /* value of KG_JN_CAPTURED */
     enum { KG_JINJA_RUNS, KG_JINJA_BREAKS, KG_JINJA_CONTINUES } flow;
-    bool placed; /* err has line and column */
+    bool placed; /* err already has line and column */
     struct kg_err *err;
 };
 
 kg_status kg_jinja_run(struct kg_jinja *j,
                        const struct kg_jinja_node *list) KG_MUST_CHECK;
-/* Fails with EFORMAT; the innermost node adds the place. */
+/* Fails with EFORMAT; the innermost node adds line and column. */
 kg_status kg_jinja_fail(struct kg_jinja *j, const char *fmt, ...) KG_PRINTF(2, 3);
-/* Counts n bytes or members as steps.   errors: EFORMAT (limit) */
+/* Takes work on n bytes or members from the steps left.   errors: EFORMAT (limit) */
 kg_status kg_jinja_pay(struct kg_jinja *j, size_t n) KG_MUST_CHECK;
 kg_status kg_jinja_deeper(struct kg_jinja *j) KG_MUST_CHECK; /* undone by j->depth-- */
 kg_status kg_jinja_emit(struct kg_jinja *j, const char *bytes, size_t n) KG_MUST_CHECK;
@@ -346,7 +346,7 @@ extern const struct kg_jinja_row kg_jinja_dict_methods[];
 extern const struct kg_jinja_row kg_jinja_loop_methods[];
 const struct kg_jinja_row *kg_jinja_find_filter(struct kg_jv_text name);
 
-/* a.name: methods first; a[key]: members first. Undefined if a has neither.
+/* a.name looks for methods first, a[key] for members first. Undefined if a has neither.
  * errors: EFORMAT (a is undefined) */
 kg_status kg_jinja_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         struct kg_jv_text name) KG_MUST_CHECK;
@@ -357,17 +357,17 @@ kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                         const struct kg_jv *path) KG_MUST_CHECK;
 kg_status kg_jinja_slice(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                          const struct kg_jv bounds[3]) KG_MUST_CHECK;
-/* range(bounds[0], bounds[1], bounds[2]), which has n numbers */
+/* range(bounds[0], bounds[1], bounds[2]) as a list of n numbers */
 kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bounds[3],
                          int64_t n) KG_MUST_CHECK;
 kg_status kg_jinja_binary(struct kg_jv *out, struct kg_jinja *j, int op,
                           const struct kg_jv *a, const struct kg_jv *b) KG_MUST_CHECK;
-/* Names in a namespace must not begin with _.   errors: EFORMAT */
+/* Checks a name of a namespace: it must not begin with _.   errors: EFORMAT */
 kg_status kg_jinja_check_name(struct kg_jinja *j, const struct kg_jv *name) KG_MUST_CHECK;
 /* text.format(): "{} {0} {name!r:>5}", a row of the text methods. */
 kg_status kg_jinja_format(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                           const struct kg_jinja_args *args) KG_MUST_CHECK;
-/* printf-like text % values. */
+/* text % values, as printf. */
 kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *fmt,
                            const struct kg_jv *values) KG_MUST_CHECK;
 
@@ -382,18 +382,18 @@ struct kg_jv kg_jv_undefined(struct kg_jv_text name);
 const char *kg_jv_type_name(const struct kg_jv *v); /* as in Python */
 bool kg_jv_is_text(const struct kg_jv *v, const char *text);
 bool kg_jv_truth(const struct kg_jv *v);
-bool kg_jv_is_number(const struct kg_jv *v); /* also bool */
-/* Integers and bools. */
+bool kg_jv_is_number(const struct kg_jv *v); /* true also for bools */
+/* false unless v is an integer or a bool; kg_jv_as_real: or a real */
 bool kg_jv_as_int(int64_t *i, const struct kg_jv *v);
 bool kg_jv_as_real(double *x, const struct kg_jv *v);
 kg_status kg_jv_equal(bool *equal, struct kg_jinja *j, const struct kg_jv *a,
                       const struct kg_jv *b) KG_MUST_CHECK;
-/* sign: < 0, 0, > 0 */
+/* *sign <- below, equal to or above 0, as a - b.   errors: EFORMAT (no order) */
 kg_status kg_jv_compare(int *sign, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *b) KG_MUST_CHECK;
 kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole,
                          const struct kg_jv *part) KG_MUST_CHECK;
-/* Emits v as str() and as repr(). */
+/* Emit v as str(), and as repr(). */
 kg_status kg_jv_put(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 kg_status kg_jv_put_repr(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 /* Emits v as str(), escaped for HTML unless it is markup. */
@@ -422,7 +422,7 @@ kg_status kg_jv_list_new(struct kg_jv *out, struct kg_jinja *j, size_t capacity,
 kg_status kg_jv_push(struct kg_jinja *j, struct kg_jv *list,
                      const struct kg_jv *item) KG_MUST_CHECK;
 kg_status kg_jv_dict_new(struct kg_jv *out, struct kg_jinja *j) KG_MUST_CHECK;
-/* *found is NULL if there is none. */
+/* *found <- the value of a key; NULL: none. */
 kg_status kg_jv_dict_get(const struct kg_jv **found, struct kg_jinja *j,
                          const struct kg_jv_dict *d,
                          const struct kg_jv *key) KG_MUST_CHECK;
@@ -441,10 +441,10 @@ size_t kg_jv_chars(struct kg_jv_text t); /* number of characters */
 /* strip(). sides: 1 left, 2 right, 3 both; chars NULL: white space */
 struct kg_jv_text kg_jv_strip(struct kg_jv_text t, const struct kg_jv_text *chars,
                               int sides);
-/* Bytes of the first line of t; *end: the same with its line end, as str.splitlines()
- * finds it. */
+/* Bytes of the first line of t as str.splitlines() finds it; *end: the same with its line
+ * end. */
 size_t kg_jv_line(size_t *end, struct kg_jv_text t);
-/* First position of part from `from` on; -1: none. */
+/* Byte offset of the first `part` at or after `from`; -1: none. */
 int64_t kg_jv_find(struct kg_jv_text t, struct kg_jv_text part, size_t from);
 bool kg_jinja_is_space(uint32_t cp); /* str.isspace of Python */
 

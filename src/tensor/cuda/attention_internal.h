@@ -31,7 +31,7 @@ struct kg_cuda_tile {
      * of the sequence */
     int last;
     int end; /* all rows see `end` keys of block `last`; 0: each up to its own position */
-    int from;  /* first position of the sequence in the block of the tile */
+    int from;  /* first position of the sequence in the tile's key block */
     int first; /* first row of the tile; row 0 is the first head at `from` */
     int rows;
 };
@@ -83,7 +83,7 @@ static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                          : (int64_t)seq.keys + (int64_t)block * KG_KV_BLOCK;
 }
 
-/* Number of the sequence's query positions in the block that holds s.pos. */
+/* Number of the sequence's query positions in the key block that holds s.pos. */
 static __device__ inline int kg_cuda_in_first(const struct kg_attn_seq &s)
 {
     return (int)kg_cuda_min(s.n_rows, KG_KV_BLOCK - s.pos % KG_KV_BLOCK);
@@ -92,14 +92,14 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
 {
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
-/* Whether the first key block of a sequence has no partner among pairs: if its first row
- * is within a block, that block is the second of its pair (attention_bwd_wgmma.cu). */
+/* Whether the first key block of a sequence is alone in its pair, so that the block that
+ * holds s.pos is the second of a pair (attention_bwd_wgmma.cu). */
 static __device__ inline bool kg_cuda_alone(const struct kg_attn_seq &s)
 {
     return s.pos % KG_KV_BLOCK != 0 && s.pos / KG_KV_BLOCK % 2 == 0;
 }
-/* Units of a sequence for one KV head: its tiles (`group` per whole block) or, if `keys`,
- * its key blocks. TOGETHER of them count as one unit. */
+/* Units of a sequence for one KV head: its tiles (`group` per whole key block) or, if
+ * `keys`, its key blocks. TOGETHER of these count as one unit. */
 template <int TOGETHER = 1>
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
@@ -242,7 +242,7 @@ kg_status kg_cuda_attention_rows(struct kg_mat o, struct kg_vec lse,
  * not aligned to 16 bytes */
 bool kg_cuda_attention_wgmma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 /* Attention with the bits of kg_cuda_attention_mma. Uses wgmma if there are many rows and
- * kg_cuda_attention_try found equal bits; otherwise mma. */
+ * kg_cuda_attention_try found equal bits; otherwise uses mma. */
 void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
 /* The score in base 2 of s = q.k: in s, or with a softcap (out > 0) out tanh(in s). */
@@ -308,11 +308,11 @@ struct kg_cuda_given {
     /* fp32 (rows of k, H head_dim): dk and dv per query head; data NULL: no memory */
     struct kg_mat apart[2];
 };
-/* g->rows, and dout rounded to bf16 unless kept.data is NULL.   o: the output */
+/* Sets g->rows and, unless kept.data is NULL, kept to dout in bf16.   o: the output */
 void kg_cuda_attention_bwd_prepare(const struct kg_cuda_given *g, struct kg_mat kept,
                                    struct kg_mat o);
-/* Gradients of queries, and of keys and values; those of each query head if there is
- * memory in g->apart, which kg_cuda_attention_add_heads adds. */
+/* Gradients of queries, and of keys and values. If g->apart has memory, the latter are
+ * written there per query head, and kg_cuda_attention_add_heads adds them. */
 void kg_cuda_attention_bwd_mma_queries(struct kg_mat dq, const struct kg_cuda_given *g);
 void kg_cuda_attention_bwd_mma_keys(struct kg_mat dk, struct kg_mat dv,
                                     const struct kg_cuda_given *g);
@@ -324,11 +324,11 @@ bool kg_cuda_attention_bwd_wgmma_keys(struct kg_mat dk, struct kg_mat dv,
                                       const struct kg_cuda_given *g);
 void kg_cuda_attention_add_heads(struct kg_mat dk, struct kg_mat dv,
                                  const struct kg_cuda_given *g);
-/* Whether wgmma has work for the device although each of its blocks of threads walks the
+/* Whether kernels by wgmma can occupy the device even if each of their blocks walks the
  * heads of a group in turn, so that g->apart is not needed. */
 bool kg_cuda_attention_in_turn(const struct kg_attn *a);
-/* All gradients, with the bits of mma; uses wgmma as kg_cuda_attention_own does, if
- * sequences are also long. */
+/* All gradients, with the bits of mma. Uses wgmma as kg_cuda_attention_own does, but only
+ * if sequences are long. */
 void kg_cuda_attention_bwd_own(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g);
 
@@ -354,8 +354,8 @@ static __host__ __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m
 }
 
 /* to[j] <- row first + j of m, from column col, for j < n; other to[j] become 0, because
- * 0 times a NaN left in memory would be NaN. Aligned rows use kg_copy_later, of 0 bytes
- * for j >= n, so nothing is read there. Others are loaded in pairs, to save registers. */
+ * 0 times a NaN left in memory would be NaN. Aligned rows use kg_copy_later, with 0 bytes
+ * for j >= n, so nothing is read there. Others go by two elements, to save registers. */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   const struct kg_mat &m, int64_t first,

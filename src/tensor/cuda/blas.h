@@ -23,19 +23,19 @@
  * errors: NOTFOUND (lists the folders) */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
 
-/* Opens the library that kg_blas_find finds; does nothing if it is open.
+/* Opens the library that kg_blas_find finds; does nothing if that file is open.
  * errors: NOTFOUND (lists the folders), EFORMAT (not a library, a missing symbol),
- * ECONFLICT (an older version; another one is open), EDEVICE (it does not start) */
+ * ECONFLICT (too old a version; another file is open), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;
 void kg_blas_close(void);
 
-/* "13.1.0", and the path; static, "" while no library is open. */
+/* "13.1.0", and the library's path; static, "" while no library is open. */
 const char *kg_blas_version(void);
 const char *kg_blas_path(void);
 
 /* Allows later plans to split sums and to use `workspace`, which must live as long as the
  * library is open. NULL, the default, allows neither.
- * errors: EDEVICE; nothing has changed */
+ * errors: EDEVICE; on failure nothing changes */
 kg_status kg_blas_allow(void *workspace, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -57,9 +57,9 @@ kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_
                       struct kg_mat b, enum kg_matmul_kind kind, const float *old,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* *seconds <- the device's time for run(arg, i), i below 2 KG_DEV_REPEATS. All run as one
- * captured graph, so the host's time per launch does not count. Must not be called while
- * a graph is captured.
+/* *seconds <- the device's time for run(arg, i) with all i below 2 KG_DEV_REPEATS. They
+ * run as one captured graph, so the host's time per launch does not count. Must not be
+ * called while a graph is captured.
  * errors: those of run, EDEVICE */
 kg_status kg_blas_time(double *seconds,
                        kg_status (*run)(const void *arg, int i, struct kg_err *err),

@@ -7,9 +7,9 @@
 /* Number of multiprocessors of the chosen device; 0 if it lacks these instructions. */
 int kg_dev_hoppers(void);
 
-/* Describes a bf16 matrix to TMA: kernels copy boxes of `rows` rows and 64 columns, of an
- * fp32 matrix 4 columns. It is passed by value (__grid_constant__), so a recorded graph
- * has its own copy. */
+/* Describes a matrix to TMA: kernels copy boxes of `rows` rows and 64 columns (bf16) or 4
+ * columns (fp32). It is passed by value (__grid_constant__), so a recorded graph has its
+ * own copy. */
 struct kg_boxes {
 #ifdef __cplusplus
     alignas(64)
@@ -18,7 +18,7 @@ struct kg_boxes {
 #endif
         uint64_t words[16];
 };
-/* Describes m. returns false: rows not at multiples of 16 bytes, or the driver refuses */
+/* returns false: m's rows are not at multiples of 16 bytes, or the driver refuses it */
 bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows);
 
 #endif

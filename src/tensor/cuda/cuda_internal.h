@@ -1,7 +1,7 @@
 /* Shared by the files of the CUDA backend: the functions of its slots, and element
  * access.
  *
- * op.c has checked shapes and dtypes. Kernels mirror cpu/: the same operations per
+ * op*.c has checked shapes and dtypes. Kernels mirror cpu/: the same operations per
  * element and the same order of sums, so they return the CPU's bits; the exceptions are
  * attention (attention_internal.h) and products by the matrix instruction.
  */
@@ -74,7 +74,7 @@ static __device__ inline float kg_cuda_power_of_2(float n)
 {
     return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-/* p 2^n by two multiplications, of which the first is exact */
+/* p 2^n by two multiplications, the first of them exact */
 static __device__ inline float kg_cuda_scale(float p, float n)
 {
     const float half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
@@ -207,13 +207,13 @@ template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 }
 
 /* ---- several arrays in one buffer ---- */
-/* Arrays in host and device memory have one layout, so one copy moves all of them. With
- * base NULL, kg_cuda_take only measures. */
+/* Arrays in host and device memory have the same layout, so one copy moves all of them.
+ * If base is NULL, kg_cuda_take only measures. */
 struct kg_cuda_piece {
     char *base;
     uint64_t used;
 };
-/* *at <- space for n elements, not valid when measuring; NULL if n is 0 */
+/* *at <- space for n elements, not to be used when measuring; NULL if n is 0 */
 template <typename T>
 static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
 {
@@ -331,14 +331,14 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
  * errors: those of kg_blas_open, ENOMEM; on failure nothing changes */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* The bf16 product by kg_mma; c must not be empty. c = old + product, here and below; old
+/* The bf16 product by kg_mma; c must not be empty. Here and below, c = old + product; old
  * has the rows, columns and stride of c, or is c itself; NULL: c = product */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
 /* kg_cuda_product_mma by wgmma (hopper.h). width: index of a tile width, below
  * KG_WGMMA_WIDTHS, for trials; -1: chosen by shape.   returns false, with nothing
- * launched: no wgmma on the device, rows not aligned to 16 bytes, or for width -1 after
- * kg_cuda_wgmma_leave_out(true) */
+ * launched, if the device lacks wgmma, rows are not aligned to 16 bytes, or width is -1
+ * after kg_cuda_wgmma_leave_out(true) */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, const float *old, int width);
@@ -354,7 +354,7 @@ kg_status kg_cuda_own_try(struct kg_err *err);
 void kg_cuda_own_leave_out(bool yes);
 /* text <- the result of kg_cuda_own_try; "" if there is nothing to compare */
 void kg_cuda_own_describe(char *text, size_t bytes);
-/* As above for attention: compares attention_mma.cu and attention_wgmma.cu. */
+/* As above for attention by wgmma and by mma, forward and backward. */
 kg_status kg_cuda_attention_try(struct kg_err *err);
 void kg_cuda_attention_leave_out(bool yes);
 void kg_cuda_attention_describe(char *text, size_t bytes);
@@ -368,13 +368,13 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, const float *old,
                                struct kg_err *err);
-/* *is <- whether kg_cuda_product_own is known to give the cublas mode's bits for a b^T.
- * Only products of few rows are compared, once per number of rows.
+/* *is <- whether kg_cuda_product_own is known to give, for a b^T, the bits of
+ * kg_cuda_product_blas. Only products of few rows are compared, once per number of rows.
  * errors: those of kg_cuda_product_blas */
 kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               struct kg_err *err);
-/* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned. Used between
- * kg_cuda_unpinned_begin and kg_cuda_unpinned_leave (product_fastest.cu).
+/* The bf16 product by cuBLASLt's fastest plan, whose bits are not pinned. To be used
+ * between kg_cuda_unpinned_begin and kg_cuda_unpinned_leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);
 kg_status kg_cuda_unpinned_begin(struct kg_err *err);
@@ -385,8 +385,8 @@ kg_status kg_cuda_unpinned_leave(struct kg_err *err);
 void kg_cuda_unpinned_end(void); /* also frees the library's memory */
 /* Reserves memory for trials and padded operands until kg_cuda_blas_end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH", which with the device determines the bits; or
- * "cublas 13.1.0, unpinned". */
+/* text <- "cublas 13.1.0, plans HASH", which together with the device determines the
+ * bits; or "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Forgets the plans and closes the library. */
 void kg_cuda_blas_end(void);
@@ -396,7 +396,7 @@ void kg_cuda_blas_end(void);
 void kg_cuda_forget(void);
 
 /* ---- memory.cu ---- */
-/* Device memory for one operation, valid until the next call; not zeroed.
+/* Device memory for one operation, valid until the next call. Not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
 /* As kg_cuda_scratch, in page-locked host memory, for copies in both directions. Later

@@ -67,9 +67,9 @@ enum { KG_DEV_REPEATS = 10 };
 /* Factors per sum in comparisons of kernels: two chunks and a part of a third. */
 enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
 /* Sizes that do not affect results. HEAD_ROWS, LOGITS: rows and logits per pass of the
- * head. WHOLE: bytes of rows to draw from. HEADS: bytes of kg_cuda_given.apart. BLOCKS:
- * blocks that fill a device. LONG: rows of a sequence, with heads of 128, from which
- * attention_bwd_wgmma.cu is predicted to be faster. */
+ * head. WHOLE: bytes of rows to draw from. HEADS: bytes of an array of attention's sums.
+ * BLOCKS: blocks that fill a device. LONG: rows of a sequence, with heads of 128, from
+ * which attention_bwd_wgmma.cu is predicted to be faster. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20, KG_DEV_LONG = 512 };
 
@@ -215,13 +215,13 @@ static inline cudaStream_t kg_dev_stream_here(void)
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
 
-/* kg_dev_record_begin to kg_dev_record_end: launches are recorded, not executed.
- * returns owned record; NULL: recording failed */
+/* Between kg_dev_record_begin and kg_dev_record_end, launches are recorded, not executed.
+ * _end returns the owned record; NULL: recording failed */
 void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* Calls f(arg), which launches kernels of a library; a record includes them. */
+/* Calls f(arg), which launches a library's kernels; a record includes them. */
 static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 {
     (void)bytes;
@@ -241,7 +241,7 @@ static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_e
         "%s: %s (detected here; an earlier asynchronous kernel may be the cause)", op,
         cudaGetErrorString(e));
 }
-/* An allocation may report an error of an earlier operation, which is not ENOMEM. */
+/* For a failed allocation, which may report an error of an earlier operation: EDEVICE. */
 static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
                                    const char *what, struct kg_err *err)
 {

@@ -1,5 +1,5 @@
-/* Loads and stores of eight adjacent elements of a row. One instruction moves sixteen
- * bytes, so elementwise kernels run at memory speed.
+/* Loads and stores of eight adjacent elements of a row. An instruction moves sixteen
+ * bytes, so that elementwise kernels run at memory speed.
  *
  * A thread processes elements [c, c + 8) of a row; a block has KG_ROW_THREADS threads. If
  * kg_cuda_by_eights is false, a thread moves single elements, with the same values.

@@ -4,7 +4,7 @@
  * which depends on the total number of rows. For NT and NN, tiles of expert e have H rows
  * each, begin at row f = first[e], and have numbers from floor(f / H) + e up to the first
  * of expert e + 1. Since floor((f + n) / H) - floor(f / H) + 1 >= ceil(n / H), these
- * numbers suffice for its n rows; blocks of surplus tiles end at once. For TN there is
+ * numbers suffice for its n rows; blocks with surplus tiles end at once. For TN there is
  * one c per expert, so every expert has the tiles of a whole c.
  */
 #ifndef KG_TENSOR_CUDA_GROUPS_INTERNAL_H
@@ -13,7 +13,7 @@
 #include "tensor/cuda/cuda_internal.h"
 
 /* The operands of one expert, and the first row of c that a block computes; below 0:
- * none. In shared memory, to save registers; a plain product's operands are constants. */
+ * none. They are in shared memory, to save registers. */
 struct alignas(16) kg_cuda_share {
     struct kg_mat c, a, b;
     int64_t row;
@@ -50,8 +50,8 @@ static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int he
     return before - 1;
 }
 
-/* *to, in shared memory <- the operands and row of block blockIdx.x, in a product with
- * tiles of `height` rows. All threads must call it.
+/* *to (in shared memory) <- the operands and row of block blockIdx.x, for tiles of
+ * `height` rows. All threads must call it.
  * add: the product is added to c, so experts without tokens are skipped for TN */
 template <bool TN>
 static __device__ inline void

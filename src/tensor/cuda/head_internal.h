@@ -1,7 +1,7 @@
 /* Shared by the forward and backward of the vocabulary head: copying host arrays to the
  * device, logits of some columns, sets of ids as bitmaps.
  *
- * Both use the tiles and the order of sums that cpu/head*.c explains, and give its bits.
+ * Both use the tiles and the order of sums of cpu/head*.c, and give their bits.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_INTERNAL_H
 #define KG_TENSOR_CUDA_HEAD_INTERNAL_H
@@ -38,8 +38,8 @@ struct kg_cuda_asked {
     struct kg_cuda_set *sets; /* (n) or NULL */
     uint8_t *packed;
 };
-/* Lay out (_place) and fill (_fill) the inputs of n rows of h: rows row[i], or all if row
- * is NULL. kg_cuda_sets_* handle the sets, kg_cuda_asked_* everything else. */
+/* Lay out (_place) and fill (_fill) the inputs of n rows of h: rows row[i], or rows i if
+ * row is NULL. kg_cuda_sets_* handle the sets, kg_cuda_asked_* everything else. */
 void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
                         const struct kg_head *h, const int32_t *row, int64_t n);
 void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
@@ -49,7 +49,7 @@ void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
 void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
                         const int32_t *row, int64_t n);
 
-/* Results of the forward for the backward, n rows; NULL: not computed. */
+/* Results of the forward for the backward, (n) each; NULL: not computed. */
 struct kg_cuda_found {
     double *lse;
     double *kl_reverse;
@@ -68,7 +68,7 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
  * their shape. Then every logit comes from products of one shape, independent of free
  * memory. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
-/* z <- hidden weight^T; z begins at the first column of a strip of `strip` columns */
+/* z <- hidden weight^T   strip: columns of a strip, at whose first column z begins */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
 /* The kernel that reads z applies z <- cap(z) inv_temp. */
@@ -105,7 +105,7 @@ struct kg_cuda_drawing {
     struct kg_draw_candidate *candidates; /* (rows, V), or NULL */
     double *weights;
 };
-/* Draws tokens for rows [first, first + z.rows), whose logits are in z. */
+/* Draws tokens for rows [first, first + z.rows), whose logits are z. */
 void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
                        const double *lse, int64_t first);
 

@@ -14,7 +14,7 @@ struct kg_cuda_top {
     int32_t id;
 };
 
-/* List of a warp: entries [0, count), largest first. */
+/* A warp's list: entries [0, count), largest first. */
 struct kg_cuda_top_list {
     struct kg_cuda_top *at; /* (k) */
     int32_t count;
@@ -59,7 +59,7 @@ static __device__ inline void kg_cuda_top_insert(struct kg_cuda_top_list *l,
     l->count = count;
 }
 
-/* Inserts the wanted ones of z[0..n), whose ids are first, first + 1, .. */
+/* Inserts those of z[0..n), with ids first, first + 1, .., that the list wants. */
 static __device__ inline void kg_cuda_top_offer(struct kg_cuda_top_list *l,
                                                 const float *z, int64_t n, int64_t first)
 {

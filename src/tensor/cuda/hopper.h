@@ -100,9 +100,9 @@ static __device__ inline bool kg_barrier_wait(struct kg_barrier *b, int parity, 
 
 /* ---- boxes ---- */
 /* Copies the box at (row, col) to `to`, aligned to KG_BOX_ALIGN; elements outside the
- * matrix become 0. Rows have 128 bytes, in which 16-byte chunk c of row r is swizzled to
- * chunk c ^ r % 8. Rows of fp32 have 16 bytes, one after another, and `col`
- * counts halves of an element. */
+ * matrix become 0. Rows of bf16 have 128 bytes, in which 16-byte chunk c of row r is
+ * swizzled to chunk c ^ r % 8. Rows of fp32 have 16 bytes without gaps, and `col` counts
+ * halves of an element. */
 static __device__ inline void kg_box_later(void *to, const struct kg_boxes *boxes,
                                            int row, int col, struct kg_barrier *b)
 {
@@ -153,7 +153,7 @@ static __device__ inline struct kg_factors_at kg_factors_at(const void *at, int 
             (uint64_t)1 << 62};
 }
 
-/* Those `bytes` further, a multiple of 16. */
+/* The descriptor of the factors `bytes` further, a multiple of 16. */
 static __device__ inline struct kg_factors_at kg_factors_after(struct kg_factors_at f,
                                                                int bytes)
 {
@@ -228,8 +228,8 @@ template <int N> static __device__ inline void kg_left_is_there(uint32_t *a)
         "n"(b_columns)
 
 /* d (64 x N) += a (64 x 16) b (N x 16)^T by four warps; without `adds`, d = a b^T, and d
- * need not have values before. Warp w holds rows [16 w, +16); d[4 j .. 4 j + 3] is its d
- * of kg_mma for columns [8 j, +8). */
+ * may be uninitialized. Warp w holds rows [16 w, +16); its d[4 j .. 4 j + 3] is d of
+ * kg_mma for columns [8 j, +8). */
 template <int N, bool A_COLUMNS, bool B_COLUMNS>
 static __device__ inline void kg_multiply_later(float d[N / 2], struct kg_factors_at a,
                                                 struct kg_factors_at b, bool adds = true)
@@ -272,7 +272,7 @@ static __device__ inline void kg_multiply_later(float d[N / 2], const uint32_t a
             : KG_LEFT_OPERANDS(a, b, B_COLUMNS));
 }
 
-/* Sets the registers per thread of the calling four warps to N. */
+/* Sets the registers per thread of the calling warpgroup to N. */
 template <int N> static __device__ inline void kg_registers_fewer(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N));

@@ -26,10 +26,10 @@ struct kg_cuda_opts {
     int device; /* number of the device */
     enum kg_cuda_products products;
     const char *libraries; /* folder of cuBLASLt; NULL: search */
-    bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
-    bool mma_only;         /* do not use product_wgmma.cu: for tests */
-    bool attention_mma_only; /* do not use attention_wgmma.cu: for tests */
-    bool shown;              /* the host may touch the device's memory: for tests */
+    bool unpinned;         /* for benchmarks: the fastest plan per shape, with any bits */
+    bool mma_only;         /* for tests: products never use wgmma */
+    bool attention_mma_only; /* for tests: attention never uses wgmma */
+    bool shown;              /* for tests: the host may access the device's memory */
 };
 
 /* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */

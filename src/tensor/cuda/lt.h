@@ -2,7 +2,7 @@
  * header and loads the library at run time (blas.h). If nvcc finds the header,
  * static_asserts compare these declarations with it.
  *
- * Handles are opaque pointers; the library creates and destroys descriptions.
+ * Handles are opaque pointers; the library allocates descriptions.
  * source: cublasLt.h of CUDA 13
  */
 #ifndef KG_TENSOR_CUDA_LT_H
@@ -27,7 +27,7 @@ enum kg_lt_preference {
     KG_LT_PREF_ALIGNMENT = 5,
 };
 enum { KG_LT_REDUCTIONS = 7 }; /* all */
-/* Attributes of a plan (kernel, tile, ...) have 4 bytes each, the last two have 2. */
+/* Attributes of a plan (kernel, tile, ...): 4 bytes each, but the last two 2 bytes. */
 enum kg_lt_config {
     KG_LT_CONFIG_SPLIT = 2,
     KG_LT_CONFIG_REDUCTION = 3,
@@ -47,7 +47,7 @@ struct kg_lt_offer {
     int reserved[4];
 };
 
-/* Matrices are column-major: rows, cols, and stride, the elements between columns.
+/* Matrices are column-major: `stride` is the number of elements between columns.
  *   d = alpha op(a) op(b) + beta c */
 struct kg_lt_calls {
     size_t (*version)(void); /* 130100 is 13.1.0 */

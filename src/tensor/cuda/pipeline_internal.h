@@ -1,6 +1,6 @@
 /* Pipeline of stages in shared memory (struct kg_cuda_places; a place is one stage). One
  * producer thread fills stages by TMA; two groups of four consumer warps read them by
- * wgmma (hopper.h). A stage has two barriers:
+ * wgmma (hopper.h). A stage has two barriers, whose phases end when:
  *     full    the bytes of its boxes have arrived
  *     empty   each of the eight consumer warps has waited for its products of the stage
  */
@@ -24,8 +24,8 @@ struct kg_cuda_places {
     char *at;                        /* first stage */
     struct kg_barrier *full, *empty; /* (stages) */
 };
-/* kg_cuda_pipeline_asks: dynamic shared memory to request, in bytes. kg_cuda_places: the
- * stages there, after `more` bytes for the kernel, a multiple of KG_BOX_ALIGN. */
+/* kg_cuda_pipeline_asks: bytes of dynamic shared memory to request. kg_cuda_places: the
+ * stages in it, after `more` bytes for the kernel, a multiple of KG_BOX_ALIGN. */
 static __host__ __device__ constexpr int kg_cuda_pipeline_asks(int stages, int bytes,
                                                                int more)
 {
@@ -79,8 +79,8 @@ static __device__ inline void kg_cuda_leave(const struct kg_cuda_places &p, int 
         kg_barrier_arrive(&p.empty[place]);
 }
 
-/* Warps meet at a barrier: what each wrote to shared memory is there for the products of
- * all. parity: of this meeting; toggled for the next */
+/* Warps meet at a barrier; after it, the products of each see what all wrote to shared
+ * memory before. parity: of this meeting; toggled for the next */
 static __device__ inline void kg_cuda_meet(struct kg_cuda_turn *at, int *parity,
                                            struct kg_barrier *meets)
 {
@@ -91,8 +91,8 @@ static __device__ inline void kg_cuda_meet(struct kg_cuda_turn *at, int *parity,
     *parity ^= 1;
 }
 
-/* The k-th sixteen factors of the vectors in `side`, consecutive boxes of 64 rows.
- * COLUMNS: vectors are columns of the boxes. Otherwise they are rows, and k < 4. */
+/* The k-th sixteen factors of the vectors in `side`, which is consecutive boxes of 64
+ * rows. COLUMNS: vectors are columns of the boxes. Otherwise they are rows, and k < 4. */
 template <bool COLUMNS>
 static __device__ inline struct kg_factors_at kg_cuda_factors_of(const char *side, int k)
 {

@@ -35,8 +35,8 @@ extern kg_cuda_probe_fn kg_cuda_probe __attribute__((visibility("default")));
 
 /* The plans for a weight matrix and a number of rows (product_blas.cu). */
 struct kg_plan_row {
-    uint32_t config[9]; /* of the reference: enum cublasLtMatmulAlgoConfigAttributes_t */
-    int tried, members; /* plans (own kernel too); those with config's bits */
+    uint32_t config[9]; /* the reference's cublasLtMatmulAlgoConfigAttributes_t */
+    int tried, members; /* plans tried, own kernels included; those with config's bits */
     int64_t made;       /* rows of one product: more than `rows` if zero rows pad it,
                          * fewer if the rows are split */
     double seconds;     /* time of a product of `made` rows by the plan in use */

@@ -79,7 +79,7 @@ static __device__ bool kg_cuda_sees(struct kg_cuda_seen_keys k, int key)
     return (PLAIN || key >= k.from) && key < k.end;
 }
 
-/* The maximum score of row h over the keys it sees; other scores become -infinity.
+/* The maximum score of row h over the keys that it sees; other scores become -infinity.
  * PLAIN: no window and no softcap. MASKED: the row may not see all keys of the block. */
 template <bool PLAIN, bool MASKED>
 static __device__ float kg_cuda_largest(float s[8][4], int h, struct kg_cuda_scores by,
@@ -179,8 +179,8 @@ kg_cuda_add_values(struct kg_cuda_sums<HD> *w, const uint32_t p[2][2],
 }
 
 /* ---- infinite and NaN values ---- */
-/* Whether the window of the last position of block t.last excludes keys of `block`. Then
- * kernels call kg_cuda_hide on `block`, even if the sequence ends before the position. */
+/* Whether the window of the last position of key block t.last excludes keys of `block`.
+ * Then kernels call kg_cuda_hide on `block`, even if the sequence ends before. */
 static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
                                               const struct kg_cuda_tile &t, int block)
 {
@@ -189,7 +189,7 @@ static __device__ inline bool kg_cuda_in_part(const struct kg_attn &a,
     return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
 }
 
-/* Two NaNs in bf16. Written to a key, they make its scores NaN. */
+/* Two bf16 NaNs. Written to a key, they make its scores NaN. */
 enum { KG_ATTN_NO_NUMBER = 0x7fff7fff };
 
 /* Zeroes pairs that hold an infinity or NaN.   returns whether all were finite */

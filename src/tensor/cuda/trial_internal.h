@@ -9,10 +9,11 @@ struct kg_mat kg_cuda_trial_take(struct kg_cuda_piece *p, enum kg_dtype dtype,
 
 /* m <- pseudorandom bf16 factors of either sign from 2^-8 to 1. The second half of each
  * vector (a row, or a column if `down`) repeats the first half. If `cancels`, odd vectors
- * repeat it negated, so a sum with an even vector is mostly rounding error. seed < 16 */
+ * repeat it negated; so their products with vectors filled without `cancels` are mostly
+ * rounding error. seed < 16 */
 void kg_cuda_trial_fill(struct kg_mat m, bool down, bool cancels, uint32_t seed);
 
-/* n: elements whose bits differ. apart: largest absolute difference; infinity for NaN */
+/* n: elements whose bits differ. apart: largest absolute difference; infinity if NaN */
 struct kg_cuda_others {
     int n;
     float apart;
