@@ -1,8 +1,8 @@
-/* An expression by recursive descent over FLINT's rationals. One function per level of
- * precedence evaluates at once, without a tree. -2^2 is -4, and powers group to the
- * right. Depth is limited, and the size of a value is checked before it is computed
- * (9^9^9 is refused). When a session's memory or time runs out, FLINT jumps out of it; so
- * the text of the answer is made before the session ends. */
+/* Evaluates an expression by recursive descent, in FLINT's rationals. Each level of
+ * precedence is a function that returns a value, so there is no tree. -2^2 is -4, and
+ * powers group to the right. Depth is limited, and the size of a value is checked before
+ * it is computed (9^9^9 is refused). If memory or time runs out, FLINT jumps out of the
+ * session, so the value is written as text before the session ends. */
 #include "math/math.h"
 
 #include "math/flint_internal.h"

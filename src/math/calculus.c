@@ -1,14 +1,14 @@
 /* Derivatives, integrals, limits and infinite sums, worked out as trees.
  *
- * A derivative is taken by the rules, so it is exact. An antiderivative is looked for by
- * a few rules and then proved: its derivative must be the integrand, and the integrand
- * must be bounded between the limits, as balls show piece by piece. A limit is the value
- * at its point, or after L'Hopital's rule that of the derivatives, as often as numerator
- * and denominator are both proved to be zero there. An infinite sum of rational terms is
- * taken to its limit by Wynn's two algorithms, which are exact where the terms are
- * exponential polynomials (epsilon) or the partial sums are a rational function (rho),
- * as series.c sees by their shape, and where a whole column agrees. What none of this
- * settles stays a name of its own: equal to itself, undecided otherwise.
+ * A derivative is taken by the rules, so it is exact. An antiderivative is found by a few
+ * rules and then proved: its derivative must be the integrand, and both must be bounded
+ * between the limits, which balls show piece by piece. A limit is the value at its point;
+ * while numerator and denominator are both proved to be zero there, L'Hopital's rule
+ * replaces them by their derivatives. The limit of an infinite sum of rational terms is
+ * found by Wynn's two algorithms. They are exact if the terms are exponential polynomials
+ * (epsilon) or the partial sums are a rational function (rho), and a whole column agrees;
+ * series.c tests this. What none of this settles is kept as text: equal to the same text,
+ * undecided otherwise.
  */
 #include "math/math_internal.h"
 

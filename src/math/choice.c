@@ -1,10 +1,10 @@
-/* The letter of a multiple-choice answer.
+/* Finds the letter of a multiple-choice answer.
  *
- * In this order: the last letter that is announced ("the answer is", \boxed{}), the last
- * that names an option ("option C"), the last that is marked as one ("(C)", "C.", **C**,
- * alone on its line), the one at the start of a line, the last single letter. A letter
- * that is excluded ("not A", "A is wrong") does not count, and A and I before another
- * word are words.
+ * It is the first of these that occurs: the last letter that is announced ("the answer
+ * is", \boxed{}), the last after the word option ("option C"), the last that is marked
+ * ("(C)", "C.", **C**, alone on its line), the first at the start of a line, the last
+ * single letter. A letter that is ruled out ("not A", "A is wrong") does not count, and A
+ * and I before another word are words.
  */
 #include "math/math_internal.h"
 

@@ -1,8 +1,8 @@
 /* Normalises formula text before it is parsed: spacing, sizes of brackets, money, Unicode
- * signs, doubled backslashes. What it drops has no value; what it replaces has one
- * spelling in LaTeX. So a new spelling is a row of a table here and not a case in the
- * parser. One pass, first matching row. Whether \\ ends a row or is a doubled backslash
- * is decided once per text, by whether the text has rows. */
+ * signs, doubled backslashes. It drops what carries no value, and gives each other sign
+ * one spelling in LaTeX. So a new spelling is a row of a table here, not a case in the
+ * parser. It makes one pass, and the first row that matches applies. Whether \\ ends a
+ * matrix row or is a doubled backslash is decided once per text. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,9 +1,8 @@
-/* The LaTeX commands and words that the parser knows, by what they do: a row has the
- * names that do the same. Its group says how parsing continues (a function takes an
- * argument, an accent a name), its number which member of the group they are. Symbols
- * (Greek letters and the like) are one list. Any other command is an error: as a name it
- * would be multiplied with its neighbours, and an answer would be wrong instead of
- * undecided. */
+/* The LaTeX commands and words that the parser knows. A row lists names that mean the
+ * same. Its group tells how parsing continues (a function takes an argument, an accent a
+ * name), and its number which member of the group it is. Symbols (Greek letters and the
+ * like) are one list. Any other command is an error: if it counted as a name, it would be
+ * multiplied with its neighbours, and an answer would be wrong instead of undecided. */
 #include "math/math_internal.h"
 
 #include <assert.h>

@@ -1,11 +1,11 @@
-/* Parameters by other names: the C of an antiderivative, the k of all solutions.
+/* Parameters whose names differ: the C of an antiderivative, the k of all solutions.
  *
- * A name that stands for any value may have another name on the other side, but x may
- * not. So only a name that looks like a parameter is one. C and C_1 are, if they are
- * added once; so is the term in their place on the other side (c, K, A, B). k, l, m or n
- * is if its side says that it is an integer, or if it is the only one of them and
- * multiplies pi in a sum. Two antiderivatives in one variable may differ by a constant,
- * so their derivatives are compared.
+ * A name that stands for any value may be another name on the other side, but x may not.
+ * So only a name that looks like a parameter is one: C or C_1, if it is added once, and
+ * the term that has its role on the other side (c, K, A, B); k, l, m or n, if its side
+ * declares it as an integer, or if it is the only one of them and multiplies pi in a sum.
+ * Two antiderivatives in one variable may differ by a constant, so their derivatives are
+ * compared.
  */
 #include "math/math_internal.h"
 

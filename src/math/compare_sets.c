@@ -1,9 +1,9 @@
-/* Sets of real numbers: intervals, unions, differences, and what relations mean.
+/* Sets of real numbers: intervals, unions, differences, and the sets that relations mean.
  *
- * The ends of all intervals and the single points, in order, cut the line into points and
- * open gaps between them. A set holds all of such a cell or none of it, so two sets are
- * the same when they hold the same cells. Where the order is not known (ends with
- * variables) unions are compared piece by piece.
+ * The ends of all intervals and the single points, in order, divide the line into points
+ * and open gaps between them. A set has all of such a cell or none of it, so two sets are
+ * equal if they have the same cells. If the order is not known (ends with variables),
+ * unions are compared piece by piece.
  */
 #include "math/math_internal.h"
 

@@ -1,8 +1,8 @@
 /* The value of a tree in any of three kinds of numbers: rationals (cheap, exact, no
  * roots), balls (enclose every value, prove that two differ) and Calcium's (prove that
- * two are equal, may be slow). What a tree means is defined once, here: which argument is
- * an angle, which power an exponential. A kind of numbers is a table of operations with
- * its own limits. */
+ * two are equal, may be slow). The meaning of a tree is defined once, here: which
+ * argument is an angle, which power an exponential. A kind of numbers is a table of
+ * operations with its own limits. */
 #include "math/flint_internal.h"
 
 #include <string.h>

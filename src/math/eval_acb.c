@@ -2,7 +2,7 @@
  *
  * A ball is a midpoint and a radius, and every operation widens the radius by its
  * rounding error, so the value is always in the ball. So balls can refute an equality and
- * never prove one. A ball without a finite number (a logarithm of zero) has no value. A
+ * never prove one. A ball that is not finite (a logarithm of zero) has no value. A
  * rational subtree is computed exactly and rounded once.
  */
 #include "math/flint_internal.h"

@@ -2,8 +2,8 @@
  * a number as a formula in a field that grows with new roots and constants, and looks for
  * relations between them. So it decides sqrt(2) sqrt(3) = sqrt(6), which no precision of
  * balls does, but it may run without end. Therefore rational parts stay rational, and
- * powers, roots and digits have small limits. Only numbers that balls could not separate
- * come here. */
+ * powers, roots and digits have small limits. decide.c uses it only for numbers that
+ * balls could not separate. */
 #include "math/flint_internal.h"
 
 enum {

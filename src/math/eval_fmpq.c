@@ -1,7 +1,7 @@
 /* Trees as rational numbers: the cheap way, enough for most answers. Values are exact, so
- * equal is right and unequal is wrong. A tree with an irrational root or pi has no value
- * here, which is detected before anything is computed. A symbol is a number drawn from
- * its name and the point. Numbers above the limits are "too large". */
+ * equal is right and unequal is wrong. A tree with pi or an irrational root has no value
+ * here, nor has a number beyond the limits ("too large"). The value of a symbol is a
+ * number drawn from its name and the point. */
 #include "math/flint_internal.h"
 
 enum {

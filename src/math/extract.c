@@ -1,8 +1,9 @@
 /* Finds the answer in a response.
  *
- * In this order: "the final answer is .. I hope" (a form that many prompts ask for), the
- * last \boxed{} with those that belong to it, the whole text if it is a bare answer, the
- * text after the last "answer:" or "answer is", the last formula or number.
+ * It is the first of these that occurs: "the final answer is .. I hope" (a form that many
+ * prompts request), the last \boxed{} with those that belong to it, the whole text if it
+ * is a bare answer, the text after the last "answer:" or "answer is", the last formula or
+ * number.
  */
 #include "math/math_internal.h"
 

@@ -1,9 +1,9 @@
-/* Whether the words around a number in running text make it another value than the
- * answer: "less than 5", "the square root of 5", "5 out of 6", or whether it is a piece
- * of a formula: x^5, \sum_{k=1}.
+/* Whether a number in running text is not itself the answer, because the words around it
+ * change the value ("less than 5", "the square root of 5", "5 out of 6") or because it is
+ * part of a formula (x^5, \sum_{k=1}).
  *
- * Such a number is not an answer. The words count up to the end of the sentence, or up to
- * a word that states equality ("the square root of 25, which is 5").
+ * Words count within the sentence, and only after the last word that states equality: in
+ * "the square root of 25, which is 5", 5 is an answer.
  */
 #include "math/math_internal.h"
 

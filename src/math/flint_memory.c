@@ -2,10 +2,10 @@
  * graded answer.
  *
  * FLINT cannot report that it ran out of anything; it aborts. So its allocator jumps out
- * when the budget is spent: numbers of blocks and of nodes evaluated (which bound work,
- * and are the same on every machine), bytes, and as a last resort processor time. All
- * blocks are in a list of the thread; after a jump FLINT's own caches are dropped in
- * order and the rest of the list is freed.
+ * when the budget is spent: blocks allocated and nodes evaluated (which bound work, and
+ * are the same on every machine), bytes, and as a last resort processor time. All blocks
+ * are in a list of the thread; after a jump FLINT drops its own caches, and then the rest
+ * of the list is freed.
  */
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* From texts to a verdict: the mode `default`, and what all modes share. The steps are a
- * letter of a choice, a formula in the answer, and last identical words. Each step may
- * say right; wrong is concluded only after all of them. Among several gold answers, one
- * that is right decides, and one that is undecided outweighs those that are wrong. One
- * budget of time, work and memory covers all of them. */
+/* From texts to a verdict: the mode `default`, and what all modes share. `default`
+ * compares letters of a choice or extracted formulas; unless they are equal, it tests
+ * whether the words are identical. Among several gold answers, one that is right decides,
+ * and an undecided one outweighs those that are wrong. One budget of time, work and
+ * memory covers all of them. */
 #include "math/math_internal.h"
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* Numbers, names, arguments, and what follows a value: powers, subscripts, %, !, degrees.
- * Numbers are written in many ways: 1,234 and 0.(3), 5 1/2, 3\frac12, 4.5e33, dots for
- * repetition. Each becomes one exact value (digits, decimals, repeating digits), never a
- * floating-point number. Context resolves ambiguity: a comma in brackets separates;
+ * Numbers are written in many ways: 1,234 and 0.(3), 5 1/2, 3\frac12, 4.5e33, or with
+ * dots for repeating digits. Each becomes one exact value, never a floating-point
+ * number. Context resolves ambiguity: a comma in brackets separates;
  * elsewhere, three digits after it make it a thousands separator. Postfixes bind before
  * any operator. */
 #include "math/math_internal.h"

@@ -1,10 +1,10 @@
 /* Sums, products, integrals, limits and derivatives.
  *
  * Each becomes a node with the variable, the limits and the body, so that it can be
- * computed; another form keeps its limits as text and equals only the same text. The d of
+ * computed. Other forms keep their limits as text and equal only the same text. The d of
  * a derivative is not a factor: dx is one name, and the parser looks for \frac{d}{dx}
- * before it reads \frac as a quotient. A letter with brackets after it may be
- * a function, f(x), and not a product; a body with such a letter is kept as text.
+ * before it reads \frac as a quotient. A letter with brackets after it may be a function,
+ * f(x), and not a product; a body with such a letter is kept as text.
  */
 #include "math/math_internal.h"
 

@@ -1,6 +1,6 @@
 /* Operands: functions, brackets, matrices, commands, letters. LaTeX gives the look of a
- * formula and not its meaning, so sin^{-1} x, f(2), |a|b|c| and \sin 2x cos y have to be
- * guessed; every guess is one function here, with its case in the comment. Functions are
+ * formula, not its meaning, so the meaning of sin^{-1} x, f(2), |a|b|c| and \sin 2x cos y
+ * is guessed; each guess is a function here, with its case in the comment. Functions are
  * reduced to the few that the evaluators know (no cot or sinh after this file). What is
  * parsed but not evaluated is kept as text: equal to the same text, undecided otherwise.
  */

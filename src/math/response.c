@@ -1,9 +1,9 @@
-/* Which part of a response is read as its answer: the text after the last thought, up to
- * the token that ends a turn.
+/* Which part of a response is read: the text after the last thought (<think>..</think>
+ * and similar), up to the token that ends the turn.
  *
  * A thought without an end was truncated, so there is no answer: a number in it is an
- * intermediate result, and a reward for it would teach guessing. A new thought after an
- * answer ends that answer.
+ * intermediate result, and a reward for it would teach guessing. If a new thought begins
+ * after that text, the text ends there.
  */
 #include "math/math_internal.h"
 

@@ -2,15 +2,15 @@
  * infinite sum of rational terms?
  *
  * Bounded: the interval is divided into pieces, and the variable is a ball that covers a
- * piece; if all values are finite balls there is no pole.
+ * piece; if all values are finite balls, there is no pole.
  *
  * Sums: Wynn's algorithms make columns from the partial sums. A constant column is the
  * limit: of epsilon if the terms are sums of polynomials times powers, of rho if the
- * partial sums are a rational function of their number. In general the first 24 terms say
- * nothing about the others (floor(n/30) is 0 for long). So only terms of these two shapes
- * are summed, and the column must be constant for longer than the shape has coefficients:
- * a sequence that satisfies a recurrence that long satisfies it for ever. Powers must
- * fall, and a denominator must have no later zero.
+ * partial sums are a rational function of their number. In general the first 24 terms
+ * prove nothing about the others (floor(n/30) is 0 for all of them). So only terms of
+ * these two shapes are summed, and the column must be constant for longer than the shape
+ * has coefficients: a sequence of that shape that satisfies a recurrence for so long
+ * satisfies it for ever. Powers must fall, and a denominator must have no later zero.
  */
 #include "math/flint_internal.h"
 

@@ -1,7 +1,7 @@
 /* How far numbers and formulas extend in running text ("The area is 3\sqrt{2} cm"). Bytes
- * are read as values and operators in turn. What joins two values continues; a second
- * value after a blank continues only if it can be a factor. A letter that is also a word
- * (a, A, I) or a unit (m, s, g) does not. Text without any command has no formula. The
+ * are read as values and operators in turn. An operator continues the span; a second
+ * value after a blank does so only if it can be a factor. A letter that is also a word
+ * (a, A, I) or a unit (m, s, g) cannot. Text without any command has no formula. The
  * span ends with the last value, before a hyphen or full stop. */
 #include "math/math_internal.h"
 

@@ -1,7 +1,7 @@
 /* The tree of an expression: an array of binary nodes and a pool of names, both of fixed
- * size. A node is named by its number, 0 for none. If it is full, new nodes are 0 and a
- * flag is set, so builders check once, at the end. Lists are chains to the right. Nodes
- * are freed only when the tree is cleared. */
+ * size. A node is an index, 0 for none. If the tree is full, new nodes are 0 and a flag
+ * is set, so builders check once, at the end. Lists are chains to the right. Nodes are
+ * freed only when the tree is cleared. */
 #include "math/math_internal.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A trained byte-level BPE as tokenizer.json and tokenizer_config.json, in the form that
- * HuggingFace writes itself.
+/* Writes a trained byte-level BPE as tokenizer.json and tokenizer_config.json, in
+ * HuggingFace's form.
  *
  * The pipeline is Qwen2's: NFC, one pattern, bytes, merges. Special tokens are not
  * normalized, so text and vocabulary cannot form them by accident.

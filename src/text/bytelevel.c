@@ -1,7 +1,7 @@
 /* Bytes to characters and back, computed without a table; and base64. The 68 bytes that
  * do not map to themselves are 0..32, 127..160 and 173, numbered in that order from
- * U+0100. A token with any other character is not made of bytes (an added token in plain
- * text), which the caller is told. */
+ * U+0100. A token with any other character is not made of bytes (such as an added token
+ * in plain text); the caller learns this from *raw. */
 #include "text/bytelevel.h"
 
 #include "text/unicode.h"

@@ -1,8 +1,8 @@
-/* The `chars` kind: a token_ids.json that maps single characters to ids, as verl's digit
- * model has it.
+/* The `chars` kind: a token_ids.json that maps single characters to ids, as in verl's
+ * digit model.
  *
- * The folder's tokenizer_config.json may list the ordinary characters in `char_ords`;
- * those it leaves out are the special ones. Nothing is normalized and nothing is added.
+ * The folder's tokenizer_config.json may list the ordinary characters in `char_ords`; all
+ * others are special. Nothing is normalized and nothing is added.
  */
 #include "data/json.h"
 #include "text/tokenizer_internal.h"

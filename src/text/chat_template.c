@@ -1,8 +1,8 @@
 /* Chat templates from a file or a model's folder, and the start of a rendering. A
  * template is parsed once, into its own pool; every rendering has another pool. What
- * apply_chat_template does to messages before rendering is done here, for every command
- * alike. A template file overrides tokenizer_config.json, as in transformers. Untrusted
- * templates are first tried with small limits. The language is in jinja*.c. */
+ * apply_chat_template does to messages before rendering is done here, for every command.
+ * A template file overrides tokenizer_config.json, as in transformers. The language is in
+ * jinja*.c. */
 #define _GNU_SOURCE /* strptime, timegm */
 #include "text/chat_template.h"
 

@@ -3,8 +3,8 @@
  * A text is a sequence of segments: matches and the gaps between them, alternately. A
  * pattern finds long matches, a class finds single characters. Every behaviour joins or
  * drops segments and looks at most one ahead, so pieces are returned one by one and only
- * that segment is stored. MergedWithPrevious joins a match to the gap before it, but of
- * several matches in a row only the first; MergedWithNext only the last.
+ * that segment is stored. MergedWithPrevious joins a match to the gap before it, but only
+ * the first of several adjacent matches; MergedWithNext joins only the last.
  */
 #include "text/cut.h"
 

@@ -1,8 +1,8 @@
 /* Text to ids through the pipeline of a tokenizer.json.
  *
- * text -> added tokens out (raw) -> normalizer -> added tokens out (normalized) ->
- * pre-token stages -> model. Every stage works on borrowed ranges of one text. Only the
- * normalizer and stages that prepend text make copies, each into its own buffer.
+ * text -> split at added tokens (raw) -> normalizer -> split at added tokens (normalized)
+ * -> pre-token stages -> model. Every stage works on borrowed ranges of one text. Only
+ * the normalizer and stages that change text make copies, each into its own buffers.
  */
 #include "text/tokenizer_internal.h"
 

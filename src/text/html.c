@@ -1,7 +1,7 @@
 /* Escapes text for HTML.
  *
- * A model's text may contain anything. Characters that could open a tag or an attribute
- * are escaped by their numbers; bytes that are not UTF-8 and control characters become
+ * A model's text may contain anything. Characters that could begin a tag or end an
+ * attribute are escaped; bytes that are not UTF-8 and control characters become
  * the replacement character, so the page is always valid.
  */
 #include "text/html.h"

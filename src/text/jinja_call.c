@@ -1,9 +1,9 @@
 /* Members, operators, calls and the global functions of templates. Filters, tests,
  * methods and functions are rows: a name, parameter names, and a function of a value and
- * arguments. One piece of code binds named and positional arguments as Python does.
+ * arguments. One function binds named and positional arguments for all, as Python does.
  * Values behave as in Python: negative indices count from the end, slices never fail,
- * integer division rounds down, text has characters and not bytes. Integers have 64 bits;
- * overflow is an error. What makes many values counts them before it begins. */
+ * integer division rounds down, text consists of characters, not bytes. But integers have
+ * 64 bits; overflow is an error. A function counts many values before it makes them. */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 

@@ -1,7 +1,8 @@
 /* Runs the tree: statements write to the output, expressions give values.
  *
- * Scopes are a chain of small tables in the pool. A loop, a macro and the blocks that
- * capture open one; `if` and `set` do not. A macro keeps the scope it was defined in.
+ * Scopes are a chain of small tables in the pool. A loop, a macro and a block that
+ * captures text open one; `if` and `set` do not. A macro keeps the scope in which it was
+ * defined.
  */
 #include "text/jinja_internal.h"
 

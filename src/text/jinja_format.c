@@ -1,5 +1,5 @@
-/* Text with places for values: printf-like "%5.1f" and str.format's "{:>5}". Both are
- * parsed into one description of a field (fill, width, sign, digits) and written by one
+/* Text with fields for values: printf's "%5.1f" and str.format's "{:>5}". Both are parsed
+ * into the same description of a field (fill, width, sign, digits) and written by one
  * function. Refused: %(name)s, *, #, nested fields, members of a name, and precisions
  * whose meaning depends on Python's shortest floats. */
 #include "text/jinja_internal.h"

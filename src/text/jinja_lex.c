@@ -1,8 +1,8 @@
 /* Jinja's lexer: template text into data and the tokens of { % % } and { { } }.
  *
- * White space is removed here, as by trim_blocks and lstrip_blocks: a newline after a
+ * White space is removed here, as trim_blocks and lstrip_blocks do: a newline after a
  * block or comment, indentation before one, and, if a delimiter has a minus, all white
- * space on its side. A plus keeps it.
+ * space on that side. A plus keeps the white space.
  */
 #include "base/mem.h"
 #include "text/jinja_internal.h"

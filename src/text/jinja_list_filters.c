@@ -1,5 +1,6 @@
-/* Filters over lists: members, order, choosing and mapping. Jinja's generators are whole
- * lists here, which templates cannot tell apart and limits can count. Iterables (a list,
+/* Filters over lists: members, order, choosing and mapping. Jinja's generators are
+ * complete lists here, because limits can count them; templates notice no difference.
+ * Iterables (a list,
  * the characters of a text, the keys of a mapping) become a list first. Sorting is a
  * stable merge, as in Python; comparing values without an order is an error. Filters that
  * take the name of another pass the remaining arguments to it. */

@@ -1,6 +1,6 @@
-/* Methods of text, lists and objects, as Python has them.
+/* Methods of text, lists and objects, as in Python.
  *
- * Templates are written for Python, and call strip, split, items and the like on their
+ * Templates are written for Python: they call strip, split, items and the like on their
  * values. Methods that change a value (append, update) are refused by name, as in
  * transformers' immutable sandbox. Work is counted as in jinja_filters.c.
  */

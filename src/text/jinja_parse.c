@@ -1,8 +1,8 @@
 /* Jinja's statements: from tokens to a tree.
  *
  * A block is read up to one of the tags that may end it; the caller names these tags, so
- * nesting needs no separate stack. Its depth is bounded, because the walk over the tree
- * is as deep. Expressions are in jinja_parse_expr.c.
+ * nesting needs no separate stack. Depth is bounded, because the walk over the tree
+ * recurses as deep. Expressions are in jinja_parse_expr.c.
  */
 #include "text/jinja_internal.h"
 

@@ -1,8 +1,8 @@
-/* Jinja's expressions: from what binds least to what binds most,
+/* Jinja's expressions. Operators, from loosest to tightest:
  *
  *     if-else, or, and, not, comparison, + -, ~, * / // %, **, sign, . [] () | is
  *
- * One function a level. Filters and tests bind closer than any operator, so
+ * There is one function per level. Filters and tests bind tighter than any operator, so
  * `not x is defined` is not (x is defined).
  */
 #include "text/jinja_internal.h"

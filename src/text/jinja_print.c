@@ -1,8 +1,8 @@
 /* Values as text: Python's str() and repr(), and the json.dumps of tojson. Prompts equal
- * those of transformers to the byte, so the details follow Python: quotes of repr,
- * exponents of floats, True and None, the space after a colon. A float is the shortest
- * decimal that reads back as itself, found by trying digits. Recursion counts its depth,
- * because a namespace may hold itself. */
+ * those of transformers byte by byte, so the details follow Python: quotes of repr,
+ * exponents of floats, True and None, the space after a colon. A float is written as the
+ * shortest decimal that reads back as the same value, found by trying digits. Recursion
+ * counts its depth, because a namespace may contain itself. */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 

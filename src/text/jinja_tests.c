@@ -1,8 +1,8 @@
-/* The tests behind `is`: a value in, true or false out.
+/* The tests of `is`: from a value to true or false.
  *
- * A test is a row as a filter is, so it may have arguments (`is divisibleby 3`), and
- * operators are tests under names (`eq`, `lt`), which select and reject take. Most look
- * at the type alone and are one line. An undefined value is iterable, a sequence and
+ * A test is a row, as a filter is, so it may have arguments (`is divisibleby 3`).
+ * Operators are also tests with names (`eq`, `lt`), for select and reject. Most tests
+ * look at the type alone and are one line. An undefined value is iterable, a sequence and
  * callable, because Jinja's Undefined is an object with those methods: templates rely on
  * such oddities, so they are kept.
  */

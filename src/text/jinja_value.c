@@ -1,9 +1,9 @@
 /* Values of templates: memory, creation, comparison, members.
  *
- * A value is small and copied; its target is in the rendering's pool and is freed with
- * it. The caller's messages are read in place in the JSON tree. Where Python and JSON
- * differ (1 == True, 1 == 1.0, text and lists have an order, objects
- * have none) Python wins.
+ * A value is small and copied; the data it points to is in the rendering's pool and is
+ * freed with it. Texts of the caller's messages stay in the JSON tree. Where Python and
+ * JSON differ (1 == True, 1 == 1.0, texts and lists have an order, objects have none),
+ * values behave as in Python.
  */
 #define _GNU_SOURCE /* memmem */
 #include "text/jinja_internal.h"

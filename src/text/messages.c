@@ -1,7 +1,7 @@
-/* Detects what a template left out by rendering again with marks in place of texts: a
- * mark missing from the rendering suggests that the template ignored the text. A template
- * may also transform a text (remove thinking, say), so a missing mark proves nothing: a
- * text was ignored if the mark in its place does not change the rendering.
+/* Detects what a template left out by rendering again with marks instead of texts. If a
+ * mark is missing from that rendering, the template may have ignored the text, or only
+ * transformed it (removed thinking, say). So the conversation is rendered once more with
+ * that one mark: if the rendering does not change, the text was ignored.
  */
 #include "text/messages.h"
 

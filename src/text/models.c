@@ -1,8 +1,8 @@
 /* Encodes a pre-token by each model.
  *
- * All treat text that the vocabulary lacks in the same way: it becomes the unknown id or
- * tokens of single bytes, is left out, or is an error, as the tokenizer's settings say.
- * Reading is in tokenizer_json.c. WordPiece is in guests/retriever.
+ * Text that the vocabulary lacks becomes tokens of single bytes or the unknown id. If the
+ * tokenizer has neither, BPE drops the text and Unigram fails. Reading is in
+ * tokenizer_json.c. WordPiece is in guests/retriever.
  */
 #include "text/tokenizer_internal.h"
 

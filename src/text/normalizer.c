@@ -1,11 +1,11 @@
-/* The steps, one after the other, between two buffers.
+/* Runs the steps one after the other, between two buffers.
  *
- * A step reads a text and appends another, so two buffers take turns and no third is
- * needed, however many steps there are. Before that a cheap test (a search, or a table of
- * characters that are certainly NFC) tells whether the step would change anything; if
- * not, the text passes as a pointer. Most text is never copied. A step sees only its part
- * of the text; the caller says whether that begins the whole text. A step is a row of
- * STEPS: a map of single characters, or its own functions.
+ * A step reads one buffer and writes the other, so two suffice for any number of steps.
+ * First a cheap test (a search, or a table of characters that are certainly NFC) tells
+ * whether the step may change anything; if not, the text is not copied. So most text is
+ * never copied. A step sees only its part of the text; the caller tells whether that part
+ * begins the whole text. A step is a row of STEPS: a map of single characters, or its own
+ * function.
  */
 #include "text/normalizer.h"
 

@@ -1,5 +1,5 @@
-/* Python's regular expressions on names, by PCRE2's interpreter: names are short and few,
- * so machine code would cost more than it saves.
+/* Python's regular expressions on names, by PCRE2's interpreter. Names are short and few,
+ * so the JIT would cost more than it saves.
  */
 #include "text/pattern.h"
 

@@ -1,8 +1,8 @@
 /* What the two forms of tokenizer.model share. These files have tokens and ranks but no
- * merges. The merges are recovered by splitting every token at every place: if both
- * halves are tokens, the pair may merge, with the rank of the whole. That gives the BPE
- * of tokenizer.json. What such a file lacks (special tokens, ids at both ends of a text)
- * is read from tokenizer_config.json or is known for the two families. */
+ * merges. The merges are recovered by splitting every token at every position: if both
+ * halves are tokens, the pair merges with the rank of the whole. This gives the same BPE
+ * as a tokenizer.json. What such a file lacks (special tokens, ids at both ends of a
+ * text) is read from tokenizer_config.json or is known for the two families. */
 #include "text/pieces.h"
 
 #include "base/mem.h"

@@ -1,9 +1,9 @@
 /* Pre-token patterns on PCRE2, and their translation from Oniguruma's dialect.
  *
- * The translation is a whitelist: a construct that is copied through is known to mean the
- * same to both engines; all others are refused with their offset. The machine code of the
- * JIT is used where the system allows it; the interpreter gives the same matches, slower,
- * and takes over when the JIT's fixed stack is too small.
+ * The translation is a whitelist: a construct is copied only if it is known to mean the
+ * same to both engines; others are rewritten, or refused with their offset. PCRE2's JIT
+ * is used where the system allows it; the interpreter gives the same matches, slower, and
+ * takes over if the JIT's fixed stack is too small.
  */
 #include "text/pretoken.h"
 

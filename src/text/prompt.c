@@ -1,8 +1,7 @@
-/* Prompts from questions and conversations, by the rule of prompt.h. The one distinction
- * is a conversation that a template renders, or plain text. It decides who adds special
- * tokens, so it goes with the text as `rendered` to the tokenizer. Settings without
- * effect on the kind of prompt are errors that name the key. What is shown of a prompt is
- * made from its tokens. */
+/* Prompts from questions and conversations, by the rules of prompt.h. A prompt is either
+ * rendered by a template or plain text. This decides who adds special tokens, so it is
+ * passed on with the text, as `rendered`. Settings that have no effect on this kind of
+ * prompt are errors that name the key. A prompt is shown as its tokens decode. */
 #include "text/prompt.h"
 
 #include "base/printable.h"

@@ -1,9 +1,8 @@
 /* Whether the ids of two tokenizers have the same meaning.
  *
- * If they differ, a comparison of two models id by id, or an adapter on weights that it
- * was not trained with, gives finite numbers without meaning, and no metric would show
- * it. So the bytes of every id are compared. The splitting of text into ids does not
- * matter.
+ * If it differs, a comparison of two models id by id, or an adapter on weights that it
+ * was not trained with, gives finite but meaningless numbers, and no metric shows it. So
+ * the bytes of every id are compared. How text is split into ids does not matter.
  */
 #include "text/tokenizer.h"
 

@@ -1,13 +1,13 @@
 /* tokenizer.model as SentencePiece writes it: a protocol buffer of pieces with scores,
- * and how text is prepared for them. It is a BPE, whose merges are recovered (pieces.c),
- * or a Unigram, computed as sentencepiece does, in float32. Other models are refused by
- * the name of the field; fields about training are skipped. source:
+ * and of settings that prepare text for them. It is a BPE, whose merges are recovered
+ * (pieces.c), or a Unigram, computed in float32 as sentencepiece does. Other models are
+ * refused by the name of the field; fields about training are skipped. source:
  * sentencepiece_model.proto, unigram_model.cc.
  *
- * SentencePiece itself has no special tokens in text. Here they are added tokens, as in
+ * SentencePiece itself finds no special tokens in text. Here they are added tokens, as in
  * HuggingFace's classes, so `legacy` of tokenizer_config.json matters: a space is put
- * before every part of a text between them, or if it is false, before the whole text
- * only, unless it begins with one. */
+ * before every part of a text between added tokens; if legacy is false, only before the
+ * first part, if the text begins with it and not with a space. */
 #include "text/pieces.h"
 
 #include "base/mem.h"

@@ -1,9 +1,9 @@
-/* tokenizer.model in Llama 3's form: a line per token, with its bytes in base64 and its
+/* tokenizer.model in Llama 3's form: one line per token, with its bytes in base64 and its
  * rank, which is its id.
  *
- * The file lacks the pattern that splits text and the special tokens. kedge uses Llama
- * 3's: its pattern, and after the last rank the special tokens in added_tokens_decoder of
- * tokenizer_config.json, else the 256 of Llama 3.1.
+ * The file has neither the pattern that splits text nor the special tokens. kedge uses
+ * Llama 3's pattern, and the special tokens of added_tokens_decoder in
+ * tokenizer_config.json; without these, the 256 of Llama 3.1, after the last rank.
  */
 #include "text/pieces.h"
 

@@ -1,7 +1,7 @@
-/* The public face of tokenizers: the table of kinds, opening a folder, decoding.
+/* Tokenizers: the table of kinds, opening a folder, decoding.
  *
- * A kind says how to read its file and how to encode. Decoding knows no kinds: an id is
- * some bytes, and a text is their sequence.
+ * A kind determines how its file is read and how text is encoded. Decoding is the same
+ * for all: each id has its bytes, and a text is their sequence.
  */
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,9 +1,9 @@
 /* The pre_tokenizer of a tokenizer.json: a row for every type, read into stages.
  *
- * Most types split text at the matches of a pattern or of a class of characters, so they
- * are one stage with different settings, or two. Patterns of known families are
- * constants. ByteLevel says how the vocabulary is spelled, so the reader looks for it
- * before it reads the model, and it must be the last step.
+ * Most types split text at the matches of a pattern or at characters of a class, so each
+ * is one or two stages of the same kind with its own settings. Patterns of known families
+ * are constants. ByteLevel determines how the vocabulary is spelled, so the reader looks
+ * for it before it reads the model. It must be the last step.
  */
 #include "text/classes.h"
 #include "text/tokenizer_read.h"

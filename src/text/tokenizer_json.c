@@ -2,11 +2,11 @@
  * and Unigram. WordPiece, which guests/retriever reads, is a row.
  *
  * The file describes a pipeline: added tokens, normalizer, pre_tokenizer, model,
- * post_processor, decoder. Every known field is honoured, has no effect on ids and text,
- * or is refused with a message that gives its name and value. Unknown fields are refused
- * in the same way. `truncation` and `padding` are ignored: they are settings of the last
- * user of the Python object, and kedge neither truncates nor pads. The `pair` template is
- * ignored, because kedge encodes one text.
+ * post_processor, decoder. Every known field is honoured, is ignored because it affects
+ * neither ids nor text, or is refused with its name and value, as unknown fields are.
+ * `truncation` and `padding` are ignored: they are settings of the Python object's last
+ * user, and kedge neither truncates nor pads. The `pair` template is ignored, because
+ * kedge encodes one text.
  *
  * Encoding is in encode.c and models.c, the other parts in tokenizer_normalizer.c,
  * tokenizer_cuts.c and tokenizer_steps.c.

@@ -1,7 +1,7 @@
 /* The normalizer of a tokenizer.json: a row for every type, read into steps.
  *
- * BertNormalizer is four of them, which its fields turn on and off; the others are one
- * each. Every field is read or known: an unknown one is refused by its path.
+ * BertNormalizer is up to four steps, which its fields turn on and off; most others are
+ * one step. A field that is neither read nor known to be harmless is refused by its path.
  */
 #include "text/bytelevel.h"
 #include "text/tokenizer_read.h"

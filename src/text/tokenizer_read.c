@@ -1,8 +1,8 @@
 /* Fields and added tokens, for every file that describes a tokenizer. A field that is
- * overlooked would make a different tokenizer. So an object is read against a list of its
- * fields: read, required to have one value, or known to have no effect; any other is
- * refused by its path. Added tokens come after the vocabulary, because most are in it
- * under the same id; a contradiction is an error. */
+ * overlooked would make a different tokenizer. So an object is checked against a list of
+ * its fields: each is read, must have one value, or is known to have no effect; any other
+ * field is refused by its path. Added tokens are read after the vocabulary, because most
+ * are in it with the same id; a contradiction is an error. */
 #include "text/tokenizer_read.h"
 
 #include "base/mem.h"

@@ -1,8 +1,8 @@
 /* The post_processor and the decoder of a tokenizer.json: a row for every type.
  *
- * A post-processor puts tokens around a text. A decoder becomes the text that each token
- * prints alone, because the bytes of an id never depend on its neighbours; the first
- * token of a text may lose spaces. A decoder that needs more is refused by name.
+ * A post-processor puts tokens around a text. A decoder is applied to each token alone,
+ * when the file is read, because the bytes of an id never depend on its neighbours; only
+ * a text's first token may lose spaces. A decoder that needs more is refused by name.
  */
 #include "text/tokenizer_read.h"
 

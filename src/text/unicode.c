@@ -1,10 +1,10 @@
-/* UTF-8 and NFC, on utf8proc.
+/* UTF-8, normal forms and categories, on utf8proc.
  *
  * Most text is NFC already. A table of ranges has the characters before which a text may
  * be split for normalisation: they have combining class 0, equal their own NFC form, and
- * never join with the text before them. Runs of such characters are copied. Only the text
- * between two runs goes through the library, with the last character of the run before
- * it, because a mark may join to that.
+ * never join with the text before them. Runs of such characters are copied. The library
+ * normalises only the text between two runs, together with the last character of the
+ * first run, because a mark may join to that.
  *
  * Not here: categories for regular expressions (pretoken.c), classes (classes.c).
  */

@@ -1,8 +1,8 @@
 /* The trie and Viterbi's walk over it. The sorted pieces are split into ranges with the
- * same first byte, and these again: every range is a node. Nodes are made by depth, so
- * the children of one are adjacent. The walk goes forward once: from every place that is
- * reached, all pieces that begin there are tried, and each place keeps its best way, on a
- * tie the earliest. */
+ * same first byte, these by the next byte, and so on: every range is a node. Nodes are
+ * made by depth, so the children of a node are adjacent. The walk goes forward once: at
+ * every character, all pieces that begin there are tried, and each end keeps its best
+ * split; on a tie, the one found first. */
 #include "text/unigram.h"
 
 #include "base/mem.h"

@@ -1,7 +1,6 @@
 /* All tokens' bytes in one block, and a hash table (open addressing) of their ids.
  *
- * Not here: what the bytes mean, and the spelling of bytes as characters in
- * tokenizer.json (tokenizer_json.c).
+ * Not here: the spelling of bytes as characters in tokenizer.json (bytelevel.c).
  */
 #include "text/vocab.h"
 
