@@ -1,8 +1,8 @@
 /* The backends of this build, and the CPU table that this machine runs.
  *
  * The CPU kernels are compiled once per instruction set; all tables give the same bits.
- * The program asks the processor and takes the best table, and reads no environment
- * variable; tests may choose another. KG_CPU_HAS_* come from the build.
+ * The program uses the best table that the processor supports, and reads no environment
+ * variable; tests may choose another. The build defines KG_CPU_HAS_*.
  */
 #include "tensor/backend.h"
 #include "tensor/selfcheck.h"

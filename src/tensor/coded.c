@@ -1,4 +1,4 @@
-/* Writes a row's blocks into panels of codes, and reads single values back. */
+/* Writes a row's quantized blocks into panels, and reads single values (coded.h). */
 #include "tensor/coded.h"
 
 #include "base/half.h"

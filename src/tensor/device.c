@@ -1,8 +1,8 @@
 /* Finds libkedge_cuda.so, and checks that it belongs to this program.
  *
- * Only the place of a library counts: no environment variable and no search path of the
- * loader decides which code runs. Its description is compared before any of its functions
- * is called; later refusals are the library's own. It stays open, because what it has
+ * Only the library's location decides which code runs: no environment variable and no
+ * search path of the loader. Its description is checked before any of its functions is
+ * called; later errors come from the library itself. It stays open, because what it has
  * registered with the driver refers to it.
  */
 #include "tensor/device.h"

@@ -1,6 +1,6 @@
 /* Element types: the traits table and conversion of whole arrays.
  *
- * Conversions serve files and host arrays; kernels load and store their own lanes. Every
+ * Conversions serve files and host arrays; kernels convert what they load and store. Each
  * conversion goes through fp32, which holds each of the types but F64 exactly, and rounds
  * once at the end; an F64 value is rounded to fp32 first, as in torch.
  */

@@ -2,7 +2,7 @@
  *
  * Each kg_op_* checks its operands, names operation and operand if one is wrong, and
  * calls the backend's slot. Kernels may rely on these checks. Nothing here reads an
- * element, except ids, because their range is a kind of shape.
+ * element, except ids on the host, whose range is checked like a shape.
  */
 #include "tensor/op_internal.h"
 

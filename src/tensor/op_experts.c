@@ -1,4 +1,4 @@
-/* Operations of experts: their checks, as op.c has those of all others. */
+/* The operations of experts, with their checks (op.c, op_rows.c: all others). */
 #include "tensor/op_internal.h"
 
 const char *kg_experts_missing(const struct kg_backend *be)

@@ -1,4 +1,4 @@
-/* Operations on whole rows (moved, added, of an embedding): their checks, as in op.c. */
+/* The operations that move, add or look up whole rows, with their checks, as in op.c. */
 #include "tensor/op_internal.h"
 
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,

@@ -1,8 +1,8 @@
 /* Tests the guarantees of exact products on this machine.
  *
- * Products must have the same bits for other numbers of rows and threads, and the bits
- * of their definition in plain C. A device may define its own bits, so its products are
- * also compared with sums in double, which any order of additions and any rounding must
+ * A product must have the same bits for any number of rows and threads, and the bits of
+ * its definition in plain C. A device may define its own bits, so its products are also
+ * compared with sums in double, which any order of additions and any rounding must
  * approximate.
  */
 #include "tensor/selfcheck.h"

@@ -2,7 +2,7 @@
  * blocks of fixed size.
  *
  * One definition serves decode (one query row), chunked prefill and training (tiles of
- * rows). What a (query row, head) computes is fixed: for every block of 64 keys from
+ * rows). The computation of a (query row, head) is fixed: for every block of 64 keys from
  * position 0 (or the one where its window begins), scores by a chain of FMAs over the
  * head dimension, one maximum, exponentials, their sum by a fixed tree, and a chain of
  * FMAs over the visible keys into the accumulator. A tile computes several rows together,
@@ -10,7 +10,7 @@
  * its accumulator.
  *
  * Keys are stored in rows but needed in lanes, so a block is transposed into scratch once
- * per tile. For a tall tile values are widened in scratch; a short tile, for which
+ * per tile. For a tall tile, values are widened into scratch; a short tile, for which
  * reading costs more than computing, reads them in place. */
 #include "base/mem.h"
 #include "base/real.h"

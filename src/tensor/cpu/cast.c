@@ -1,8 +1,8 @@
 /* Converts between element types and layouts; the only arithmetic is one rounding.
  *
  * A unit of work is a row, or a panel of sixteen rows if one side is in panels. Packing
- * writes rows directly into a panel. Unpacking turns a block of a panel back into rows in
- * registers first. So both read and write memory once.
+ * writes rows directly into a panel. Unpacking first transposes a block of a panel into
+ * rows in registers. So both read and write memory once.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"

@@ -1,14 +1,14 @@
 /* Blocks of codes as bf16: in registers for the rows of one tile, else as panels.
  *
- * A code q becomes a float without being moved: with an exponent for its place, its bits
- * are the lowest ones of 2^n + q. Then: minus 2^n + zero, times the scale, plus the
- * lowest value. All steps but the last are exact, so the value is rounded once to fp32
- * and once to bf16, as by a reader of the file.
+ * A code q becomes a float without a shift: with an exponent for its place in the dword,
+ * its bits are the last of the fraction of 2^n + q. The kernel subtracts 2^n + zero,
+ * multiplies by the scale and adds the lowest value. All steps but the last are exact, so
+ * the value is rounded once to fp32 and once to bf16, as by a reader of the file.
  *
- * If a type has but one scale, a product takes (2^n + q) scale - (2^n + zero) scale in
- * one operation. Places are such that the second of these is exact in fp32 too: n is at
- * most 15 for codes of 4 bits, 19 for 8. Only the sign of a zero differs, and a chain of
- * sums that begins with +0 is the same with either.
+ * If a type has only one scale, products compute (2^n + q) scale - (2^n + zero) scale in
+ * one operation. Places are chosen so that the second term is exact in fp32, too: n is at
+ * most 15 for codes of 4 bits, 19 for 8. Only the sign of a zero differs, which changes
+ * no chain of sums that begins with +0.
  */
 #include "tensor/coded.h"
 #include "base/fpmode.h"

@@ -1,8 +1,8 @@
 /* Token embedding and its gradient.
  *
- * The gradient adds rows to a table, and a token may occur many times. Each thread takes
- * some columns, not tokens, and adds the tokens in order. So there are no atomics, and
- * the order of sums does not depend on the threads.
+ * The gradient adds rows to a table, and a token may occur many times. Each thread has
+ * some columns, not some tokens, and adds all tokens in order. So there are no atomics,
+ * and the order of sums does not depend on the threads.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"

@@ -2,12 +2,12 @@
  * function. Forward only.
  *
  * A row of the norm is two chains of lanes in column order, one for the mean and one for
- * the squares about it. GELU needs erf far less than its complement:
+ * the squares about it. GELU is computed by the complement of erf,
  *     gelu(x) = max(x, 0) - |x| erfc(|x| / sqrt 2) / 2
- * loses no digit on either side, and one formula serves all x:
+ * which loses no digit on either side, and one formula serves all x:
  *     erfc(z) = t exp(P(t) - z^2),   t = 2 / (2 + z) in (0, 1]
  * P is the polynomial through log(erfc(z) / t) + z^2 at ten Chebyshev points of [0, 1],
- * where it is off by 2e-7 at most.
+ * with an error of at most 2e-7 there.
  */
 #include "tensor/cpu/cpu_internal.h"
 

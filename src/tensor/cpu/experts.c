@@ -1,8 +1,8 @@
 /* Experts: which expert gets which token, sums of their outputs, and the gradients of
  * both.
  *
- * Products are kg_cpu_matmul's, one per expert on the rows gathered for it, so backend.h
- * defines each element as for any product. Everything else is one row at a time in a
+ * Products use kg_cpu_matmul, once per expert on the rows gathered for it, so backend.h
+ * defines each element as for any product. Everything else is computed row by row in a
  * fixed order. Only the assignment of places walks all tokens, on one thread.
  */
 #include "tensor/cpu/cpu_internal.h"

@@ -1,6 +1,6 @@
 /* The gated activation h = gelu(gate) up with GELU by tanh, and its gradient.
  *
- * Lane by lane in fp32, rounded once at the store, as swiglu.c. With
+ * Computed lane by lane in fp32 and rounded once at the store, as in swiglu.c. With
  *     u = a (x + b x^3),   t = tanh u:   gelu = x (1 + t) / 2
  *     gelu' = (1 + t) / 2 + x (1 - t^2) a (1 + 3 b x^2) / 2
  */

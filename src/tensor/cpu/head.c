@@ -1,17 +1,17 @@
-/* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without the
- * logits' array.
+/* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without an array
+ * of all logits.
  *
- * Every (row, tile) leaves a maximum and a few sums relative to it, in a fixed order of
+ * Every (row, tile) yields a maximum and a few sums relative to it, in a fixed order of
  * lanes; a row combines its tiles in order, in double. These numbers do not depend on the
  * other outputs of the head, on the number of rows, or on the thread of a tile.
  *
- * Exponentials are fp32; they are added to the largest of them in double. So 1 - p is
- * right to fp32 if p is nearly 1, and so is an exact KL if p is nearly q: small
- * differences are summed, instead of being the difference of two sums.
+ * Exponentials are fp32; they are added to the largest of them in double. So 1 - p has
+ * fp32 accuracy even if p is nearly 1, and so has an exact KL if p is nearly q: small
+ * differences are summed, instead of subtracting two sums.
  *
- * A unit of work is a chunk of rows times a group of tiles. Many rows: one group, and the
- * heap of the top-k lives through all tiles. Few rows (decode): several groups, so that
- * all threads read weights.
+ * A unit of work is a chunk of rows times a group of tiles. Many rows use one group, and
+ * the heap of the top-k is kept across all tiles. Few rows (decode) use several groups,
+ * so that all threads read weights.
  */
 #include "base/mem.h"
 #include "base/real.h"

@@ -12,14 +12,14 @@
  *
  * and with a softcap, z = t cap tanh(x / cap), times 1 - (z / (t cap))^2 for dloss/dx.
  *
- * This is computed in fp32, and differences of two large numbers in double. Columns with
- * an a_v are double throughout, because a_v and p_v sum a may cancel, and so are those of
- * the set. An id whose a_v is 0 changes no bit.
+ * This is computed in fp32, but differences of two large numbers in double. Columns with
+ * an a_v are computed in double throughout, because a_v and p_v sum a may cancel, and so
+ * are those of the set. An id whose a_v is 0 changes no bit.
  *
  * Rows without any gradient are left out first. Then, for each block of rows and each
  * strip of the vocabulary, dz is written in the compute dtype, and two products consume
- * it. Strips and row blocks depend on shapes and on which rows count, never on the
- * threads; the wide array is one block by one strip.
+ * it. Strips and row blocks depend on shapes and on which rows have a gradient, never on
+ * the threads; dz has the size of one block by one strip.
  */
 #include "base/mem.h"
 #include "base/real.h"

@@ -1,8 +1,8 @@
 /* The CPU backend's memory is host memory.
  *
- * So a copy to or from the host is an ordinary copy. All threads copy long ranges, a
- * megabyte each, because one core does not reach the memory's rate. Inside a parallel
- * region the caller copies alone.
+ * So a copy to or from the host is an ordinary copy. All threads copy a long range, in
+ * pieces of a megabyte, because one core does not reach the memory's bandwidth. Inside a
+ * parallel region the caller copies alone.
  */
 #include "base/mem.h"
 #include "tensor/cpu/cpu_internal.h"

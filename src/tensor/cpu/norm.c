@@ -1,8 +1,8 @@
 /* RMS norm and bias, with their gradients.
  *
  * Rows are independent: each is one chain of lanes in column order. Sums over rows (dw,
- * db) are made by strips of columns: within a strip, rows are added in chunks of 64 from
- * zero and the chunks in order, so the result depends on the shape alone.
+ * db) are computed by strips of columns: in a strip, each chunk of 64 rows is added up
+ * from zero, and then the chunks in order, so the result depends on the shape alone.
  */
 #include "tensor/cpu/cpu_internal.h"
 

@@ -1,9 +1,10 @@
 /* The optimizer's passes over all parameters: AdamW, schedule-free AdamW, the moving
  * average, a sum of squares.
  *
- * Each element is independent, and memory is the limit: one pass, vectors, pieces of
- * fixed length. The random bits that round moments are drawn for a group of elements at
- * once and stay in the L1 cache. The sum of squares adds its pieces in order, in double.
+ * Elements are independent, and memory bandwidth is the limit. So an update is one pass
+ * with vectors, over pieces of fixed length. The random bits that round moments are drawn
+ * for a group of elements at once and stay in the L1 cache. The sum of squares adds its
+ * pieces in order, in double.
  */
 #include "base/real.h"
 #include "base/rng_inline.h"

@@ -1,5 +1,5 @@
-/* The peak rate of products on this instruction set: the multiply-adds of a tile whose
- * sums fill the registers, without reads and writes.
+/* The peak rate of products on this instruction set: executes the multiply-adds of a tile
+ * whose sums fill the registers, without reads and writes.
  *
  * A matrix product reaches less, because it reads, packs and stores. The clock of a
  * processor under this load is part of the ceiling, so the peak is measured alternately

@@ -2,13 +2,13 @@
  *
  * Invariant: each element is computed by one chain of additions per chunk (backend.h).
  * The chain depends only on its row and its column, not on the thread or on neighbours.
- * So the blocks may follow the number of rows and threads without changing a bit: threads
- * take the next block when they are free, and one slow core costs only its own share.
+ * So the division into blocks may follow the number of rows and threads without changing
+ * a bit. Threads take the next block when they are free, so a slow core costs little.
  *
  * The right operand is read in panels. Weights are stored in panels; other matrices
  * (gradients, activations, the weights of dx = dy W) are packed first by all threads, a
- * part at a time. The left operand is read in place where its layout allows it; otherwise
- * each thread packs the rows of its block and keeps them for the blocks beside it.
+ * part at a time. The left operand is read in place if its layout allows it; otherwise
+ * each thread packs the rows of its block and keeps them for the next blocks in them.
  */
 #include "base/fpmode.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -1,15 +1,15 @@
 /* Products of many rows by tile registers: squares of 32 rows by two panels.
  *
  * A block of four tiles takes 64 cycles, in which the core can load half of it from the
- * L2 cache and half from the L1 cache. So two panels stay in L1 for a run of blocks while
- * the squares go down the rows; the sums of a square are in memory until the next run.
- * While one square is computed, the previous one is written to C, a few rows after each
- * block; the panels of the next run and the next rows of C are prefetched: the registers
+ * L2 cache and half from the L1 cache. So two panels stay in L1 for a run of blocks, for
+ * all squares down the rows; the sums of a square are in memory until the next run. While
+ * one square is computed, the previous one is written to C, a few rows after each block,
+ * and the panels of the next run and the next rows of C are prefetched. So the registers
  * never wait for memory.
  *
- * Rows that do not fill a square are computed in two overlapping ones and written from
- * one. An element keeps its one chain of additions (product.c), so neither the order of
- * squares nor the place of these sums changes a bit.
+ * If the last rows do not fill a square, two squares overlap, and each row is written
+ * from one of them. An element keeps its one chain of additions (product.c), so neither
+ * the order of squares nor the place of their sums changes a bit.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"

@@ -1,8 +1,8 @@
 /* The inner loop of products: a few rows by a few panels of sixteen sums, in registers.
  *
- * backend.h defines each element separately, and no operation here combines two of them;
- * so the number of rows and panels per tile changes the speed and no bit. Both are
- * constants where the loop is inlined: the compiler makes one loop for each size.
+ * backend.h defines each element separately, and no operation here combines two elements,
+ * so the number of rows and panels per tile affects speed but no bit. Both are constants
+ * where the loop is inlined: the compiler makes one loop for each size.
  */
 #include "base/fpmode.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -1,8 +1,8 @@
 /* Rotary position embedding in place, and back.
  *
- * The angle is pos * inv_freq in fp32, as transformers computes it. Its sine and cosine
- * are our own, lane by lane, so that a position always gives the same bits and the cost
- * does not show next to small models' products.
+ * The angle is pos * inv_freq in fp32, as in transformers. Its sine and cosine are
+ * computed here, lane by lane, so that a position gives the same bits everywhere and the
+ * cost is small against the products even of small models.
  */
 #include "tensor/cpu/cpu_internal.h"
 

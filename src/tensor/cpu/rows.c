@@ -1,7 +1,7 @@
-/* Copies whole rows into the blocks of a KV cache and out of them, and adds rows.
+/* Copies whole rows into the blocks of a cache and out of them, and adds rows.
  *
- * Gathering and sums write each row once, so threads share them. Scattering goes in order
- * on one thread; destinations are distinct.
+ * Gathering and sums write each row once, so threads share the rows. Scattering runs in
+ * order on one thread; destinations are distinct.
  */
 #include "tensor/cpu/cpu_internal.h"
 

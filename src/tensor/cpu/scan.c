@@ -1,8 +1,8 @@
 /* Products of queries with vectors stored in few bits: see codes.h.
  *
  * A thread widens a few panels to fp32 in its cache, and multiplies all queries with them
- * there, by the tiles of every fp32 product. So an element has the bits of these
- * products, and memory is read once for all queries, at 2 bytes or 1 per number.
+ * there, by the tiles of other fp32 products. So an element has their bits, and memory is
+ * read once for all queries, at 2 bytes or 1 per number.
  */
 #include "tensor/codes.h"
 

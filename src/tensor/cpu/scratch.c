@@ -1,9 +1,9 @@
 /* A thread's memory between operations: one block per use, freed when the thread ends.
  *
  * Kernels need memory for packed operands and tiles of logits, thousands of times per
- * step. Allocating it each time would cost more than small products do, and a size known
- * in advance would have to pass through every operation. So a thread keeps the largest
- * block of each use.
+ * step. Allocating it each time would cost more than a small product, and to allocate it
+ * once in advance, every operation would have to tell its size. So a thread keeps the
+ * largest block of each use.
  */
 #include "base/mem.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -1,8 +1,8 @@
 /* The gated activation h = silu(gate) up and its gradient.
  *
- * Lane by lane in fp32, rounded once at the store. The backward computes sigmoid(gate)
- * again from the kept gate, because its exponential costs less than the memory to keep
- * it.
+ * Computed lane by lane in fp32 and rounded once at the store. The backward computes
+ * sigmoid(gate) again from the kept gate, because an exponential costs less than the
+ * memory to keep the result.
  */
 #include "tensor/cpu/cpu_internal.h"
 

@@ -1,7 +1,7 @@
 /* The CPU backend as a table.
  *
- * This folder is compiled once for each instruction set, and KG_CPU_TABLE names the table
- * after it; backend.c chooses one at run time. All of them return the same bits
+ * This folder is compiled once for each instruction set, after which KG_CPU_TABLE names
+ * the table; backend.c chooses one at run time. All of them return the same bits
  * (docs/exactness.md), so the choice is one of speed alone.
  */
 #include "tensor/cpu/cpu_internal.h"

@@ -1,8 +1,8 @@
 /* Small fp32 tiles in scratch memory: see tile_internal.h.
  *
- * The product keeps up to 4 rows x 4 vectors of C in registers, 4 x 1 where a vector is
- * several registers. Other shapes are divided into smaller constant shapes, which changes
- * the speed and no bit: an element's chain of FMAs is the same in each.
+ * The product keeps up to 4 rows x 4 vectors of C in registers, 4 x 1 if a vector takes
+ * several registers. Other shapes are divided into smaller constant shapes. This affects
+ * speed but no bit: an element's chain of FMAs is the same in each.
  */
 #include "tensor/cpu/tile_internal.h"
 

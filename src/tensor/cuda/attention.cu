@@ -1,9 +1,9 @@
-/* Attention forward for any shape: cpu/attention.c, element by element.
+/* Attention forward for any shape, element by element as in cpu/attention.c.
  *
  * A block computes 64 query rows of one KV head and 64 columns of their output; for wider
  * heads, other blocks compute the same scores for the other columns. A thread has 4 rows
- * and every sixteenth column. Of the scores, these are the four registers that a lane of
- * the CPU adds first, so sixteen neighbouring threads form the CPU's tree.
+ * and every sixteenth column. In the scores, these are the columns that a lane of the CPU
+ * adds first, so sixteen neighbouring threads form the CPU's tree.
  *
  * attention_own.cu and attention_rows.cu compute bf16 heads of 64 and 128.
  */

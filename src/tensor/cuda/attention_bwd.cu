@@ -1,4 +1,4 @@
-/* Attention backward for any shape: cpu/attention_bwd.c, element by element.
+/* Attention backward for any shape, element by element as in cpu/attention_bwd.c.
  *
  *     p_ij = exp(scale q_i.k_j - lse_i)        D_i = sum_d dO_i O_i
  *     dv_j += p_ij dO_i                        ds_ij = p_ij (dO_i.v_j - D_i)
@@ -6,11 +6,11 @@
  *
  * and with scores s = cap tanh(scale q.k / cap) ds_ij has the factor 1 - (s / cap)^2.
  *
- * In one kernel a block has a tile of queries and walks the keys for dq; in another it
- * has a block of keys and walks the queries that see it for dk and dv. Both recompute p
- * and ds, so no block adds to the result of another, and a sum is one chain in the CPU's
- * order. As in attention.cu a block has 64 columns of a head, and a thread 4 rows and
- * every sixteenth column.
+ * In one kernel, for dq, a block has a tile of queries and walks the keys; in the other,
+ * for dk and dv, it has a block of keys and walks the queries that see it. Both recompute
+ * p and ds, so no block adds to the result of another, and a sum is one chain in the
+ * CPU's order. As in attention.cu, a block has 64 columns of a head, and a thread 4 rows
+ * and every sixteenth column.
  *
  * attention_bwd_mma.cu computes bf16 heads of 64 and 128.
  */

@@ -1,14 +1,14 @@
 /* Attention backward by the matrix instruction: bf16, heads of 64 and 128.
  *
  * attention_bwd.cu explains the formulas and the two kernels. p is recomputed in base 2;
- * p and ds are rounded to bf16 for their products, dout before all of them.
+ * p and ds are rounded to bf16 for their products, and dout before all products.
  *
- * A warp holds 16 or 32 keys, or for dq query rows, as left factors in registers. p and
- * ds stay there too: the layout of a result is that of a left factor. The rows of the
- * other side arrive in shared memory while the warp computes with the previous ones. Each
- * right factor is read from there once per sixteen keys, or with 32 once for both: with
- * 16 these reads take longer (16 clocks of a quarter of a multiprocessor for two
- * instructions of 6.4) than the matrix instructions.
+ * A warp holds 16 or 32 keys (for dq: query rows) as left factors in registers. p and ds
+ * stay there too: the layout of a result is that of a left factor. The rows of the other
+ * side arrive in shared memory while the warp computes with the previous ones. Each right
+ * factor is read from there once per sixteen keys, or once for 32: with 16, these reads
+ * take longer (16 clocks of a quarter of a multiprocessor for two instructions of 6.4)
+ * than the matrix instructions.
  *
  * dq of a row is a sum over its keys in order. dk and dv of a key are a sum over the rows
  * of one query head in order of position, from the first that sees the key's block; then

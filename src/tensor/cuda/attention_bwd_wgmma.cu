@@ -1,28 +1,29 @@
-/* Attention backward by the instruction of four warps that Hopper (9.0) has, wgmma: the
- * bits of attention_bwd_mma.cu, for many rows without window and softcap.
+/* Attention backward by wgmma, the instruction of four warps of Hopper (9.0): the bits of
+ * attention_bwd_mma.cu, for many rows without window and softcap.
  *
- * Formulas and who walks what are as there: one kernel has keys and walks the rows that
- * see them (dk, dv), one has rows and walks the keys that they see (dq). In both, four
- * warps own 64 of the former, and a block of threads has two such groups of warps, of
- * successive keys or rows, for which one thread brings 64 of the latter at a time by
- * boxes (TMA) into STAGES places.
+ * Formulas and kernels are as there: one kernel has keys and walks the rows that see them
+ * (dk, dv), the other has rows and walks the keys that they see (dq). In both, four warps
+ * own 64 of the keys or rows that the kernel has. A block of threads consists of two such
+ * groups of warps, for successive keys or rows; one thread brings what they walk, 64 at a
+ * time, by boxes (TMA) into STAGES places.
  *
- * The own 64 are the left factor of both products over the head dimension, and their
- * results are the left factors, in registers, of the products that are summed: p and ds
- * are never written. Left factors of the former are in registers too, except where keys
- * have 128 columns: there sums, scores, dO v and p take 208.
+ * The own 64 are the left factor of both products over the head dimension. The results of
+ * these are the left factors, in registers, of the products that are summed, so p and ds
+ * are never written. The own 64 are in registers too, except keys of 128 columns: there
+ * sums, scores, dO v and p take 208 registers.
  *
  * Chains are added as in attention_bwd_mma.cu, sixteen columns or rows at a time. A chain
- * over rows begins at the first row that sees the block of keys. If a sequence is
- * continued within a block, the chains of this block begin there, and those of the next
- * block elsewhere within sixteen rows; so the two are never a pair (kg_cuda_alone).
+ * over rows begins at the first row that sees the block of keys. If a sequence continues
+ * within a block of keys, the chains of this block begin at that row, and those of the
+ * next block at another offset within sixteen rows; so the two are never a pair
+ * (kg_cuda_alone).
  *
- * A place may also hold rows after the last one of the sequence. If they are no numbers,
- * a factor of 0 does not hide them, so all warps first write zeros there. But a key that
- * is no number spoils dq of all 64 rows of its block, also of rows that do not see it;
- * attention_bwd_mma.cu spoils only rows of its tile.
+ * A place may also hold rows after the last one of the sequence. If these are NaN or
+ * infinite, a factor of 0 does not hide them, so all warps first write zeros there. But a
+ * key that is NaN or infinite spoils dq of all 64 rows of its block, even of rows that do
+ * not see it; attention_bwd_mma.cu spoils only rows of its tile.
  *
- * Unmeasured; docs/gpu.md has clocks by counts.
+ * Not measured; docs/gpu.md counts the clocks.
  */
 #include "tensor/cuda/attention_internal.h"
 #include "tensor/cuda/pipeline_internal.h"

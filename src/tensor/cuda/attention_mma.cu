@@ -7,11 +7,11 @@
  * (attention_internal.h), so parts can be computed separately. Decoding, chunks and whole
  * sequences differ only in the other rows of the tile.
  *
- * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
- * Keys and values of the next blocks arrive during the computation of one: in decoding, a
- * row has a block of threads for itself, which would otherwise wait for memory each time.
- * PLAIN supports no window and no softcap, to save registers; BOTH is both ways, with the
- * bits of either.
+ * A warp has 16 rows of a tile; a thread has rows g and g + 8 of these, g = lane / 4.
+ * The next keys and values arrive while a block of them is processed: in decoding, a row
+ * has a block of threads for itself, which would otherwise wait for memory each time.
+ * PLAIN kernels support no window and no softcap, to save registers; BOTH kernels are for
+ * both ways. A row's bits are the same by either.
  */
 #include "tensor/cuda/softmax_internal.h"
 

@@ -1,10 +1,10 @@
 /* Attention by the matrix instruction: attention_mma.cu and attention_bwd_mma.cu, and for
  * many rows attention_wgmma.cu and attention_bwd_wgmma.cu where these give the same bits.
  *
- * Whether they do is a device's own, as of products (product_own.cu). So all are tried
- * when the backend is opened, once in a process, on sequences of some parts; outputs, lse
- * and gradients are compared in fp32, before o is rounded. A device with other bits
- * forward or backward is left with mma there, and says so.
+ * Whether they do depends on the device, as for products (product_own.cu). So all are
+ * tried when the backend is opened, once per process, on a sequence of several parts;
+ * outputs, lse and gradients are compared in fp32, before o is rounded. If a head width
+ * has other bits forward or backward, kedge uses mma there and reports it.
  */
 #include "tensor/cuda/attention_internal.h"
 #include "tensor/cuda/trial_internal.h"

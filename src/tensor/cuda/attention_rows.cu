@@ -1,11 +1,11 @@
 /* Attention forward of few rows, as in decoding, by the matrix instruction: bf16, heads
  * of 64 and 128, with the bits of attention_mma.cu.
  *
- * A block has the rows of one sequence and one KV head, sixteen at a time; at one
+ * A block has the rows of one sequence and one KV head, sixteen at a time; for a single
  * position these are the query heads of a group. The warps take the parts of the keys
  * (attention_internal.h) in turn, and the sums of each turn are merged in order. If there
- * are few sequences, several blocks share the parts of each; then all sums are stored in
- * memory, and another launch merges them.
+ * are few sequences, several blocks share the parts of a sequence; then all sums are
+ * stored in memory, and another launch merges them.
  *
  * No warp waits for another within a part. Each loads its own keys and values, sixteen at
  * a time, into its own ring in shared memory, as far ahead as there is room.

@@ -1,12 +1,12 @@
-/* Attention forward by the instruction of four warps that Hopper (9.0) has, wgmma: the
- * bits of attention_mma.cu, for many rows without window and softcap.
+/* Attention forward by wgmma, the instruction of four warps of Hopper (9.0): the bits of
+ * attention_mma.cu, for many rows without window and softcap.
  *
  * A block stays on its multiprocessor and computes pairs of tiles of 64 query rows, one
  * pair after another. Both tiles are of one sequence and KV head; four warps compute
  * each. One thread loads blocks of 64 keys with their values by boxes (TMA) into STAGES
- * places, and continues with those of the next pair meanwhile. In the last block of a
- * tile, values that are not numbers are hidden (softmax_internal.h), but the other tile
- * may need them; so the tile that ends first has its last block in a separate place.
+ * places, and meanwhile continues with the next pair. In the last block of a tile, values
+ * that are NaN or infinite are hidden (softmax_internal.h), but the other tile may need
+ * them; so the tile that ends first has its last block in a separate place.
  *
  * q k^T reads q, which the four warps write, and k from shared memory. p v reads p from
  * the registers where q k^T left the scores, and v from shared memory. A tile starts the
@@ -15,14 +15,14 @@
  *
  * Sums have the terms and the order of attention_mma.cu: chains of sixteen columns for
  * scores, of sixteen keys for acc, and softmax_internal.h between them. Whether both
- * instructions add alike depends on the device: attention_own.cu tries it.
+ * instructions add in the same way depends on the device: attention_own.cu tries it.
  *
- * Unmeasured; by counts, for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
- * TFLOP/s). 64 rows and 64 keys of 128 columns take 512 clocks of wgmma, 256 of
- * exponentials and about 300 instructions a warp; of 64 columns 256, 256 and about 250.
- * Shared memory gives 128 bytes a clock; q k^T reads as many, p v half. A pair brings 32
- * KB for 4.2 MFLOP, so 500 TFLOP/s want 4 TB/s of L2. Expected 400 to 450 TFLOP/s for
- * sequences of 2,048 tokens and 128 columns, 300 for 64.
+ * Not measured. Counted for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
+ * TFLOP/s): 64 rows and 64 keys of 128 columns take 512 clocks of wgmma, 256 of
+ * exponentials and about 300 instructions per warp; of 64 columns 256, 256 and about 250.
+ * Shared memory gives 128 bytes per clock; q k^T reads as many, p v half. A pair brings
+ * 32 KB for 4.2 MFLOP, so 500 TFLOP/s need 4 TB/s from L2. Expected for sequences of
+ * 2,048 tokens: 400 to 450 TFLOP/s with 128 columns, 300 with 64.
  */
 #include "tensor/cuda/pipeline_internal.h"
 #include "tensor/cuda/softmax_internal.h"

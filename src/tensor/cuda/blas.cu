@@ -1,10 +1,10 @@
-/* Finding cuBLASLt, and calling it.
+/* Finds cuBLASLt, and calls it.
  *
- * A library of 540 MB that is NVIDIA's and not shipped: it is opened when products are to
- * be made by it, and what is missing or wrong is one line that says what was looked for
- * and where.
+ * The library has 540 MB, belongs to NVIDIA and is not shipped. It is opened only if
+ * products are to use it. If something is missing or wrong, a one-line error tells what
+ * was expected and where.
  *
- * It knows matrices column by column. So rows of C are columns of C^T there, and
+ * It stores matrices column by column. So rows of C are columns of C^T there, and
  *     C = A B^T  is  C^T = B A^T,   C = A B  is  C^T = B^T A^T,   C = A^T B  is  C^T =
  *     B^T A,   where a matrix in rows is its own transpose in columns.
  */

@@ -1,12 +1,11 @@
 /* Draws tokens from logits that stay on the device: the sampler of rollout/sampler.c,
  * with its bits.
  *
- * A block has a row; for rows drawn from the whole vocabulary, other blocks have added
- * their spans before. One thread makes every sum whose order matters, by the code that
- * host and device share (tensor/draw_inline.h); all threads prepare its terms:
- * exponentials, sums of spans, weights. Truncation sorts the candidates above a floor.
- * Their order is total, so the way of finding and sorting them does not affect the
- * result.
+ * A block draws one row; for rows without truncation, an earlier launch has summed the
+ * spans. One thread computes every sum whose order matters, by the code that host and
+ * device share (tensor/draw_inline.h); all threads prepare its terms: exponentials, sums
+ * of spans, weights. Truncation sorts the candidates above a floor. Their order is total,
+ * so the way of finding and sorting them does not affect the result.
  */
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"

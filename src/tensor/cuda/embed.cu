@@ -1,8 +1,8 @@
 /* Token embedding and its gradient.
  *
- * The gradient adds rows to a table, and a token may occur many times. Places are sorted
- * by id, equal ids in their order: each token counts the tokens that come before it in
- * this order. These n^2 comparisons cost little next to a layer's products and need no
+ * The gradient adds rows to a table, and a token may occur many times. Positions are
+ * sorted by id, then by position: each token counts the tokens that come before it in
+ * this order. These n^2 comparisons cost little against a layer's products and need no
  * work of the host. A block then has all rows of one id in a strip of columns, and adds
  * them in token order: no atomics, and the CPU's sums.
  */

@@ -1,11 +1,11 @@
 /* Experts: which expert gets which token, sums of their outputs, and the gradients of
  * both.
  *
- * For routes a warp has a token, and its lanes the experts; every lane makes the sums in
- * the CPU's order of experts or slots. For places a block has an expert and finds its
- * slots among all, in order: each warp counts those of its run, then assigns places after
- * those of the earlier warps. So no block waits for another, and there is one block per
- * expert. The products are in product.cu.
+ * To choose experts, a warp has a token, and its lanes have the experts; every lane
+ * computes the sums, in the CPU's order of experts or slots. To assign places, a block
+ * has an expert and finds its slots among all, in order: each warp counts those in its
+ * run of slots, then assigns places after those of earlier warps. So no block waits for
+ * another. The products are in product.cu.
  */
 #include "tensor/cuda/cuda_internal.h"
 

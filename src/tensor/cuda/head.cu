@@ -1,15 +1,15 @@
-/* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without the
- * logits' array.
+/* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without an array
+ * of all logits.
  *
  * A pass computes the logits of a block of rows and some tiles of the vocabulary, and
  * reads them while they are in the cache. For each (row, tile) a block of threads
- * computes exponentials, which sixteen lanes add in the order of the CPU's lanes, a warp
- * per sum. At the end a block has a row: its threads scale the tiles to the maximum of
- * the row, and one thread per kind of sum adds them in order, in double. The bits are the
+ * computes exponentials, which sixteen threads add as the CPU's lanes do, one warp per
+ * sum. At the end a block has a row: its threads scale the tiles to the maximum of the
+ * row, and one thread per kind of sum adds them in order, in double. The bits are the
  * CPU's (cpu/head.c explains them), for any number of rows or tiles per pass.
  *
- * The k largest are kept in one list per row and tile of a pass, over all passes; the
- * lists are merged last.
+ * The k largest logits are kept in one list per row and tile of a pass, through all
+ * passes; the lists are merged last.
  */
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_top.h"

@@ -2,17 +2,17 @@
  * and weights, with the bits of cpu/head_bwd.c, which explains the numbers.
  *
  * The host leaves out rows without any gradient and sends the coefficients of the others.
- * The other inputs of a row's factors are on the device since the forward (kept), or are
+ * The other inputs of a row are on the device since the forward (kg_head.kept), or are
  * sent too. Then, for each block of rows and each strip of the vocabulary, the device
  * computes logits again, dz in the compute dtype, and two products that consume it. A
- * thread has eight columns; a thread per requested id overwrites the columns that have
- * their own coefficient. Blocks and strips are the CPU's, and dweight is added to block
- * by block.
+ * thread has eight columns; then one thread per requested id overwrites the column of the
+ * id, which has its own coefficient. Blocks and strips are the CPU's, and dweight is
+ * added to block by block.
  *
- * Several blocks share a strip: their logits are in the cache one block after the other,
- * but dhidden, as narrow as the hidden state, is one product of all their rows, because a
- * single block has fewer tiles than a device has multiprocessors. The strip of dweight
- * stays in the cache from block to block.
+ * Several blocks of rows share a strip. Their logits are in the cache one block after the
+ * other, but their dhidden is one product of all their rows, because a single block has
+ * fewer tiles than a device has multiprocessors. The strip of dweight stays in the cache
+ * from block to block.
  */
 extern "C" {
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* Functions of both directions of the vocabulary head: see head_internal.h.
+/* Shared by forward and backward of the vocabulary head: see head_internal.h.
  *
- * A set is copied to the device in its packed form. There it becomes a bit per id, so
- * that every column can test its own: a block copies a bitmap, one thread walks a list,
- * which is shorter than the bitmap would be.
+ * A set of ids is copied to the device in its packed form (base/idset.h) and becomes one
+ * bit per id there, so that every column can test its own. A block copies a bitmap; one
+ * thread walks a list, which is shorter than a bitmap.
  */
 #include "tensor/cuda/head_internal.h"
 #include <assert.h>

@@ -1,11 +1,11 @@
-/* The outside of libkedge_cuda.so: whether there is a device that its kernels run on, and
- * the parts of kedge that it uses.
+/* The interface of libkedge_cuda.so: whether there is a device for its kernels, and what
+ * the library uses of kedge.
  *
- * The only file that the emulation lacks. Each thing that can be missing (a driver, a
- * driver as new as the linked runtime, a device of this number, kernels for its
- * architecture) has its own line of error. The last is tested by a kernel that does
- * nothing, not concluded from numbers. Pure functions of base/ and tensor/ are linked in;
- * memory is kedge's, so that its caps and counts hold.
+ * The emulation lacks only this file. Each thing that may be missing (a driver, one as
+ * new as the linked runtime, a device of this number, kernels for its architecture) has
+ * its own error. The last is tested with a kernel that does nothing, not concluded from
+ * numbers. Pure functions of base/ and tensor/ are linked in; host memory is allocated by
+ * kedge, so that its limits and counts hold.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"

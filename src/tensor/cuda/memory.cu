@@ -1,4 +1,4 @@
-/* The device's memory, and copies within it and to and from the host. */
+/* The device's memory, and copies within it, to it and from it. */
 #include "tensor/cuda/cuda_internal.h"
 
 struct kg_traffic kg_dev_traffic;

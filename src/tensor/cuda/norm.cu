@@ -2,9 +2,9 @@
  *
  * A group of threads has a row: a block, or sixteen threads for a narrow row, such as a
  * head. The group loads the row into shared memory with eight loads per thread in flight,
- * because the sum alone cannot keep memory busy: it has the CPU's sixteen lanes, each a
- * chain in column order, added by its tree. Sums over rows (dw, db) are made by strips of
- * columns, rows in chunks of 64 from zero, then the chunks in order.
+ * because summing alone cannot keep memory busy: a sum has the CPU's sixteen lanes, each
+ * a chain in column order, added by the CPU's tree. Sums over rows (dw, db) are computed
+ * by strips of columns: each chunk of 64 rows from zero, then the chunks in order.
  */
 #include "tensor/cuda/cuda_internal.h"
 

@@ -1,9 +1,9 @@
 /* The optimizer's passes over all parameters: AdamW, schedule-free AdamW, the moving
  * average, a sum of squares.
  *
- * A thread has an element and computes as a lane of cpu/optim.c, which explains it; with
- * moments in bf16 it has four elements that draw from one block. The sum of squares has
- * the CPU's pieces with eight lanes each; the host adds the pieces in order.
+ * A thread has one element and computes as a lane of cpu/optim.c does; with moments in
+ * bf16 it has the four elements whose random bits come from one block. The sum of squares
+ * has the CPU's pieces with eight lanes each; the host adds the pieces in order.
  */
 extern "C" {
 #include "base/mem.h"

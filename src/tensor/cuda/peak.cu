@@ -1,9 +1,9 @@
-/* The peak rate of products on a device: the instructions of a product whose sums fill
- * registers, without reads and writes.
+/* The peak rate of products on a device: executes the instructions of a product whose
+ * sums fill the registers, without reads and writes.
  *
- * Blocks are short and many, so that the last ones leave little of a device idle; their
- * number follows from the requested FLOP. Factors have many significant bits, as those of
- * a real product: a device computes zeros faster. Unmeasured.
+ * Blocks are short and many, so that little of a device is idle at the end; their number
+ * follows from the requested FLOP. Factors have many significant bits, as in a real
+ * product: a device computes zeros faster. Not measured.
  */
 #include "tensor/cuda/cuda_internal.h"
 

@@ -1,8 +1,8 @@
-/* Single instructions of this backend's kernels on a test's operands.
+/* Runs single instructions of this backend's kernels on a test's operands.
  *
  * Kernels rely on properties that a compiler or a device could change: where fragments
- * are, what is rounded or flushed, in which order the matrix instruction adds. Each is
- * tested separately, so that a wrong property is not first seen as a wrong product.
+ * are, what is rounded or flushed, in which order the matrix instruction adds. Tests
+ * check each alone, so that a change does not first appear as a wrong product.
  */
 #include "tensor/cuda/attention_internal.h"
 

@@ -4,8 +4,8 @@
  * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers. The factors
  * come through shared memory, 32 of each row at a time, which is a block of the bf16
  * definition. A thread without rows or columns of C only helps to load factors, so few
- * rows cost little. Sums over tokens are made chunk by chunk; the thread of an element
- * adds each to C.
+ * rows cost little. Sums over tokens are computed chunk by chunk; the thread of an
+ * element adds each chunk to C.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/groups_internal.h"

@@ -1,31 +1,30 @@
 /* Products of bf16 by cuBLASLt, such that a row's bits do not depend on the number of
  * rows.
  *
- * The library has many plans for a product. Each adds in its own order, and it offers
- * other plans for few rows than for many. So for every weight (pinned: kind, N, K, type
- * of C, added to or not) one plan is the reference and defines the bits: of the first
- * four that are offered for 4,096 rows, the one whose bits most plans for few rows give,
- * a rule without timing. Few rows are computed by the fastest plan with these bits,
- * kedge's own kernels included. Nothing is assumed: a plan is tried at exactly the number
- * of rows of its use, on data whose sums cancel. If none passes, rows of zeros are added
- * up to a number for which one does. So timing affects speed, never bits, and the order
- * of trials has no effect.
+ * The library has many plans for a product. Each adds in its own order, and the plans for
+ * few rows differ from those for many. So for every weight (pinned: kind, N, K, type of
+ * C, whether C is added to) one plan is the reference and defines the bits: among the
+ * first four offered for 4,096 rows, the one whose bits most plans for few rows give, a
+ * rule without timing. Few rows are computed by the fastest plan with these bits, kedge's
+ * own kernels included. Nothing is assumed: a plan is tried with exactly the number of
+ * rows of its use, on data whose sums cancel. If none passes, rows of zeros are added up
+ * to a number for which one does. So timing affects speed, never bits, and the order of
+ * trials has no effect.
  *
- *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
- *                      256 or 1,024 rows, and the reference
- *   more               the reference, 4,096 rows at a time; each number of rows tried so,
- *                      too, and where it fails the rows are made 1,024 at a time
- *   sums over tokens   the plan first offered for a chunk of KG_PRODUCT_CHUNK, chunk by
- *                      chunk: rows and columns of C are the weight's, so nothing varies
- *                      but the last chunk's length; or, if it has those bits and is
- *                      faster, an own kernel, which writes C once
+ *   rows 1..1,024      each number is tried at its first use, with the plans offered for
+ *                      16, 64, 256 or 1,024 rows, and the reference
+ *   more               the reference, for up to 4,096 rows at a time; each number of rows
+ *                      is tried, and if it fails the rows are computed 1,024 at a time
+ *   sums over tokens   the first plan offered for a chunk of KG_PRODUCT_CHUNK, chunk by
+ *                      chunk: C has the shape of the weight, so only the length of the
+ *                      last chunk varies; or one of kedge's kernels, which writes C
+ *                      once, if it has those bits and is faster
  *
- * What was tried is a digest of each row, on the host. Trials run beside the products, so
- * the first product of a number of rows must not be within the capture of a graph. Their
- * memory is reserved when a model is opened (kg_op_reserve), so none of them finds a
- * device full in the middle of a run; only a shape that nobody named takes more.
- * Shapes that the library has no plans for at every alignment (takes) are own products,
- * for any number of rows.
+ * Trials compare digests of rows on the host. They run between the products, so the first
+ * product with a number of rows must not be within the capture of a graph. Their memory
+ * is reserved when a model is opened (kg_op_reserve), so that no trial fails during a run
+ * because the device is full; only a shape without a reservation takes more.
+ * Shapes whose rows the library cannot read aligned (takes) always use kedge's kernels.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"

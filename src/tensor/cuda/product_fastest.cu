@@ -1,13 +1,11 @@
-/* Products of bf16 by the fastest plan that cuBLASLt has for a shape, whatever its bits:
- * what the choice of product_blas.cu is held against (`kedge bench --unpinned`), and what
- * no run computes by.
+/* Products of bf16 by cuBLASLt's fastest plan for a shape, with any bits. `kedge bench
+ * --unpinned` compares product_blas.cu with these; no run uses them.
  *
- * Every number of rows is a shape of its own, as is each way that rows lie, and a sum
- * over tokens one product. Plans
- * may split sums and use memory. All that are offered are tried when the shape comes
- * first, on its own factors and into memory of the trial's; so, as there, it must not be
- * within the capture of a graph. A plan whose product is none is not quoted: plans with
- * split sums are known that leave out the last factors of some shapes.
+ * A shape includes the number of rows and the strides, and a sum over tokens is one
+ * product. Plans may split sums and use a workspace. All plans offered are tried at the
+ * first use of a shape, on its own factors, with a result in the trial's memory; so this
+ * use must not be within the capture of a graph. A plan with a wrong product is not used:
+ * some plans with split sums leave out the last factors of some shapes.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"

@@ -4,24 +4,24 @@
  * last padded by zeros), in fp32. Sums over tokens are such chains of KG_PRODUCT_CHUNK
  * tokens; each is added, as it ends, to a sum in registers, which begins as c and is
  * written once. So an element's bits are a function of its row and its column alone, and
- * any tile may be taken for any shape: the largest of which there are enough to fill a
- * device.
+ * any tile may be used for any shape: kedge uses the largest tile of which there are
+ * enough to fill a device.
  *
  * A block has a tile of c and brings DEPTH factors of its vectors at a time into one of
- * STAGES places of shared memory, by copies that arrive while it computes with the places
- * before; a warp has a part of the tile in registers, and fetches the operands of the
- * next instructions before it gives the current ones.
+ * STAGES places of shared memory; these copies arrive while it computes with earlier
+ * places. A warp has a part of the tile in registers, and loads the operands of the next
+ * instructions before it issues the current ones.
  *
- * Unmeasured; by counts, for an H100. 128 x 256 makes 85 flops of a byte brought, so 500
- * TFLOP/s want 5.9 TB/s of L2, about what it has. For 16 factors a warp reads 64 + 64
- * vectors, 32 clocks of shared memory, and the four warps of as many units give 32
- * instructions of 4 to 6.5 clocks each: 128 clocks for both. Expected 400 to 500. Sums
- * over tokens: 128 x 128 by eight warps, 64 flops a byte, expected 350 to 400; 128 x 256
- * would read and write 256 KB of c each chunk, 7 us of L2 after 20 of multiplying. Few
- * rows: weights come once; 56 blocks of 16 columns (N 896) have 28 KB of them under way
- * each, 1.6 MB of the 3 that 4 TB/s keep in flight. A chain takes some 33 clocks for 16
- * factors whatever runs beside it, 6 us for K 4,864: that, not memory, bounds a narrow
- * deep product of few rows.
+ * Not measured. Counted for an H100: 128 x 256 makes 85 flops per byte brought, so 500
+ * TFLOP/s need 5.9 TB/s from L2, about what it gives. For 16 factors a warp reads 64 + 64
+ * vectors, 32 clocks of shared memory, and the four warps of as many units issue 32
+ * instructions of 4 to 6.5 clocks each: 128 clocks for both. Expected 400 to 500 TFLOP/s.
+ * Sums over tokens: 128 x 128 by eight warps, 64 flops per byte, expected 350 to 400; 128
+ * x 256 would read and write 256 KB of c per chunk, 7 us of L2 after 20 us of products.
+ * Few rows: weights are read once; each of 56 blocks of 16 columns (N 896) has 28 KB of
+ * them in flight, 1.6 MB of the 3 MB that 4 TB/s need. A chain takes about 33 clocks for
+ * 16 factors whatever else runs, 6 us for K 4,864: this, not memory, bounds a narrow deep
+ * product of few rows.
  */
 #include "tensor/cuda/groups_internal.h"
 #include "tensor/cuda/twos_internal.h"

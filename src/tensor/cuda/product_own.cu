@@ -1,9 +1,9 @@
 /* Products of bf16 without a library: by product_mma.cu, and large ones by
  * product_wgmma.cu if it gives the same bits.
  *
- * That depends on the device. So both are tried when products are chosen, once per
- * process and with every kernel, on factors whose sums cancel, so that the comparison is
- * mostly one of rounding errors. If the bits differ, kedge uses product_mma.cu alone and
+ * Whether it does depends on the device. So both are tried when products are chosen, once
+ * per process and with every kernel, on factors whose sums cancel, so that mostly
+ * rounding errors are compared. If the bits differ, kedge uses product_mma.cu alone and
  * reports it.
  */
 #include "tensor/cuda/trial_internal.h"

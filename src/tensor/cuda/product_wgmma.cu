@@ -1,26 +1,27 @@
-/* Products of bf16 by the instruction of four warps that Hopper (9.0) has, wgmma: the
- * chains of product_mma.cu, for large products.
+/* Products of bf16 by wgmma, the instruction of four warps of Hopper (9.0): the chains of
+ * product_mma.cu, for large products.
  *
- * A block stays on its multiprocessor and makes tiles of 128 x COLS one after another.
+ * A block stays on its multiprocessor and computes tiles of 128 x COLS one after another.
  * One thread brings both sides of a tile by boxes (TMA), 64 factors at a time, into one
- * of STAGES places of shared memory, and goes on with the next tile while the last one is
- * stored. Two times four warps have 64 rows each. What is beyond a matrix arrives as
- * zeros.
+ * of STAGES places of shared memory, and continues with the next tile while the last one
+ * is stored. Each of two groups of four warps has 64 rows. Elements outside a matrix
+ * arrive as zeros.
  *
- * Whether an instruction of sixteen factors adds as that of product_mma.cu does is a
- * device's own, and no manual says it: product_own.cu tries it, and product_blas.cu
- * against a plan of cuBLASLt. Where a bit differs, nothing here is used.
+ * Whether an instruction of sixteen factors adds as that of product_mma.cu does depends
+ * on the device and is not documented: product_own.cu tries it, and product_blas.cu
+ * against a plan of cuBLASLt. If a bit differs, nothing here is used.
  *
- * Boxes, not copies of sixteen bytes: one thread asks for 48 KB by two to six
+ * Boxes are better than copies of sixteen bytes: one thread requests 48 KB by two to six
  * instructions, addresses and zeros beyond the end cost nothing, and the barrier counts
- * the bytes. A box's matrix is described by the driver, on the host and per launch, 128
- * bytes that a kernel takes by value and a recorded graph keeps.
+ * the bytes. The driver describes a box's matrix on the host, per launch, by 128 bytes
+ * that a kernel takes by value and a recorded graph keeps.
  *
- * Unmeasured; by counts, for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
- * TFLOP/s). 64 x 256 x 16 takes 128 clocks, and reads 2 + 8 KB of shared memory, 80; 64 x
- * 128 x 16 64, and 48. 128 x 256 makes 85 flops of a byte brought, so 600 TFLOP/s want 7
- * TB/s of L2; 128 x 192 makes 77, 128 x 128 64. Expected 550 to 650 for 4,096 rows and
- * more by 256 columns, 480 to 560 for sums over tokens by 192, 400 to 460 by 128.
+ * Not measured. Counted for an H100 or H200 (132 multiprocessors at 1.75 GHz, 946
+ * TFLOP/s): 64 x 256 x 16 takes 128 clocks, and 80 to read 2 + 8 KB of shared memory; 64
+ * x 128 x 16 takes 64 and 48. 128 x 256 makes 85 flops per byte brought, so 600 TFLOP/s
+ * need 7 TB/s from L2; 128 x 192 makes 77, 128 x 128 64. Expected TFLOP/s: 550 to 650 for
+ * 4,096 rows or more by 256 columns; for sums over tokens 480 to 560 by 192, 400 to 460
+ * by 128.
  */
 #include "tensor/cuda/pipeline_internal.h"
 #include "tensor/cuda/twos_internal.h"

@@ -1,9 +1,9 @@
 /* Records repeated launches once.
  *
  * The first call of a key runs directly, so that plans of its products are chosen and
- * scratch has grown. The second call is recorded, which computes nothing, and the record
- * is launched; later calls launch it again. A record contains addresses. So code that
- * frees memory which a record may use discards all records first, and their keys, because
+ * scratch has grown. The second call is recorded, which computes nothing, and then the
+ * record is launched; later calls launch it again. A record contains addresses. So code
+ * that frees memory first discards all records that may use it, and all keys, because
  * another owner may later have the same key.
  */
 #include "tensor/cuda/cuda_internal.h"

@@ -1,6 +1,5 @@
-/* Rotary position embedding in place, and back, and with the operations around it: the
- * angle is pos * inv_freq in fp32, its sine and cosine are those of cpu/rope.c, which
- * explains them. */
+/* Rotary position embedding in place, its inverse, and kg_op_heads, which joins it with
+ * bias, rounding and scattering. Angle, sine and cosine are those of cpu/rope.c. */
 #include "tensor/cuda/cuda_internal.h"
 
 struct rotation {

@@ -1,6 +1,6 @@
-/* Copies whole rows into the blocks of a KV cache and out of them, and adds rows. Rows
- * that begin and end at multiples of sixteen bytes are read sixteen bytes per thread.
- * Destinations are distinct.
+/* Copies whole rows into the blocks of a cache and out of them, and adds rows. If rows
+ * begin and end at multiples of sixteen bytes, a thread moves sixteen bytes. Destinations
+ * are distinct.
  */
 #include "tensor/cuda/eights_internal.h"
 

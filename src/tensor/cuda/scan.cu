@@ -1,9 +1,10 @@
 /* Products of queries with vectors stored in few bits: see codes.h.
  *
- * A block has 64 queries and four panels of vectors, a thread 4 x 4 of their products,
- * with the chains of product.cu. Codes are widened to fp32 on their way to shared memory:
- * a thread reads eight neighbouring codes of a panel in their stored order. Missing
- * queries are not computed, so few queries cost what the codes cost to read.
+ * A block has 64 queries and four panels of vectors; a thread has 4 x 4 of their
+ * products, with the chains of product.cu. Codes are widened to fp32 on their way to
+ * shared memory: a thread reads eight neighbouring codes of a panel in their stored
+ * order. Missing queries are not computed, so few queries cost only the reading of the
+ * codes.
  */
 #include "tensor/cuda/cuda_internal.h"
 

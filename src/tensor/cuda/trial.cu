@@ -1,4 +1,4 @@
-/* Trials on the device: operands that are drawn, and whether two results have the same
+/* Trials on the device: pseudorandom operands, and whether two results have the same
  * bits. */
 #include "tensor/cuda/trial_internal.h"
 
