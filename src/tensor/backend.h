@@ -425,7 +425,7 @@ struct kg_traffic {
     uint64_t ups; /* copies */
     uint64_t downs;
     uint64_t replays; /* bodies launched as a unit, see kg_op_replay */
-    /* waits of the host: one per put, get, fetch and kg_buf_wait for unfinished work */
+    /* waits of the host: one per put, get, fetch, and kg_buf_wait for unfinished work */
     uint64_t waits;
 };
 /* Counts one copy: in t->up and t->ups, or down and downs. */
@@ -584,10 +584,10 @@ struct kg_backend {
 
 /* Opens the backend of this name; NULL: the default, which is the CPU (in tests, see
  * KEDGE_TEST_BACKEND in docs/extending.md). *be borrowed, static
- * errors: NOTFOUND (lists valid names), UNSUPPORTED (the machine cannot run it) */
+ * errors: ENOTFOUND (lists valid names), EUNSUPPORTED (the machine cannot run it) */
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
-/* "cpu".   errors: UNSUPPORTED */
+/* "cpu".   errors: EUNSUPPORTED */
 kg_status kg_backend_open_cpu(const struct kg_backend **be,
                               struct kg_err *err) KG_MUST_CHECK;
 /* Defined by tests (tests/emu/backends.c), where it replaces kg_backend_open. */
@@ -662,7 +662,7 @@ kg_status kg_buf_reached(const struct kg_backend *be, bool *yes, uint64_t mark,
 /* *result = call(arg, stream): lets a vendor library access the buffers that contain
  * memory[0..n), in the stream or before the call returns. Its work in the stream is
  * ordered after earlier launches, and complete when a later mark is reached. Call from
- * the thread that calls operations.   errors: UNSUPPORTED (no such slot), EDEVICE */
+ * the thread that calls operations.   errors: EUNSUPPORTED (no such slot), EDEVICE */
 kg_status kg_buf_lend(const struct kg_backend *be, int *result,
                       int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n,
@@ -684,8 +684,8 @@ struct kg_traffic kg_buf_traffic(const struct kg_backend *be);
 void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
                         struct kg_traffic since);
 
-/* Checks that ids are in 0..end-1. Operations check their ids if the host can read
- * backend memory; otherwise call this before copying ids.
+/* Checks that ids are in 0..end-1. Operations check their ids only if the host can read
+ * backend memory; otherwise call this before copying ids there.
  * errors: EINVAL, naming op, name, index and id */
 kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int64_t n,
                        int64_t end, struct kg_err *err) KG_MUST_CHECK;
@@ -695,7 +695,7 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 /* C = op(A) op(B), or C += op(A) op(B) if `accumulate`.
  * a and b have one dtype (bf16 or fp32); c is fp32, or for NT and NN without accumulate
  * also a's dtype. b is in rows, or for NT and NN in panels (same bits, no packing).
- * numerics: see kg_matmul_kind.   errors: SHAPE, DTYPE, EINVAL (layout), ENOMEM */
+ * numerics: see kg_matmul_kind.   errors: ESHAPE, EDTYPE, EINVAL (layout), ENOMEM */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -713,7 +713,7 @@ kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_produ
  * are added in fp32 in this order and rounded once. The bits equal
  *     wide (=|+=) A B;   wide += A2 B2;   c <- wide
  * wide: fp32 scratch of c's shape; c itself if that is fp32
- * errors: those of kg_op_matmul for either product; SHAPE (a product has no factors) */
+ * errors: those of kg_op_matmul for either product; ESHAPE (a product has no factors) */
 kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
                            const struct kg_factors f[2], struct kg_mat wide,
                            enum kg_matmul_kind kind, bool accumulate,
@@ -721,8 +721,7 @@ kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
 
 /* Maximum workspace of products with a bf16 weight (rows, cols): a copy of the weight,
  * and KG_PRODUCT_TRIED rows of operands and results for trials of algorithms
- * (cuda/product_blas.cu). For a head, rows counts the columns of KG_HEAD_STRIP_TILES
- * tiles. */
+ * (cuda/product_blas.cu). For a head, rows: the width of KG_HEAD_STRIP_TILES tiles. */
 enum { KG_PRODUCT_TRIED = 4096, KG_PRODUCT_ROOM_ALIGN = 256 };
 static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
 {
@@ -738,7 +737,7 @@ kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct, rows or panels
- * errors: SHAPE, EINVAL (token id) */
+ * errors: ESHAPE, EINVAL (token id) */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       struct kg_ivec tokens, struct kg_err *err) KG_MUST_CHECK;
 /* dtable[tokens[n], d] += dx[n,d], in token order.   dtable (V,D) fp32; dx (N,D) fp32 */
@@ -844,7 +843,7 @@ kg_status kg_op_sum_rows(const struct kg_backend *be, struct kg_mat dst,
  *   and first as in struct kg_route.
  * r: its arrays are out; logits (N,E) fp32; given (N K) ids of another forward, or empty
  * numerics: exp of differences to the largest; sums from +0 in order of experts or slots.
- * errors: SHAPE, EINVAL (invalid expert) */
+ * errors: ESHAPE, EINVAL (invalid expert) */
 kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
                       struct kg_mat logits, struct kg_ivec given,
                       struct kg_err *err) KG_MUST_CHECK;
@@ -860,7 +859,7 @@ kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
  * kedge's own kernel for the matrix instruction still computes these.
  *   NT, NN: rows first[e].. of c are the product of these rows of a and matrix e of b
  *   TN: matrix e of c is the product of rows first[e].. of a and of b
- * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul; SHAPE also for g */
+ * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul; ESHAPE also for g */
 kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                               struct kg_mat a, struct kg_mat b, const struct kg_groups *g,
                               enum kg_matmul_kind kind, bool accumulate,
@@ -897,15 +896,15 @@ const char *kg_experts_missing(const struct kg_backend *be);
  * numerics: each (query row, head) is one fixed sequence of fp32 FMAs, the same for 1 or
  * many query rows. With a device's matrix instruction, the instruction's sums replace the
  * FMAs, and softmax weights are rounded to bf16
- * errors: SHAPE, DTYPE, EINVAL */
+ * errors: ESHAPE, EDTYPE, EINVAL */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Requires causal attention (else UNSUPPORTED) and no table of blocks. Sequences share no
- * keys, not even those before pos, and are ordered by their keys.
+ * Requires causal attention and no table of blocks. Sequences share no keys, not even
+ * those before pos, and are ordered by their keys.
  * numerics: as the forward. A device's matrix instruction sums dk and dv per query head,
  * over query rows in order from the first row that sees the key's block, and then over
- * the heads in order
+ * the heads in order.   errors: as the forward, EUNSUPPORTED (both_ways)
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
@@ -916,10 +915,11 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
  * of each (row, tile) are combined in tile order in double, so a row's bits do not depend
  * on N, on the other outputs or on the threads.   memory: O(N tiles) statistics, and one
  * tile of logits per thread.
- * errors: SHAPE, DTYPE, EINVAL (id out of range) */
+ * errors: ESHAPE, EDTYPE, EINVAL (id out of range) */
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
-/* Gradients of hidden states and head weights from sparse gradients on log-probs. */
+/* Gradients of hidden states and head weights by the rule of struct kg_head_grad.
+ * errors: as kg_op_head */
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
@@ -928,14 +928,14 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
  * must be NULL.
  * numerics: token, logp and kept set equal kg_sampler_draw's on the same logits, bit for
  * bit.
- * errors: as kg_op_head, UNSUPPORTED if the backend has no such slot */
+ * errors: as kg_op_head, EUNSUPPORTED if the backend has no such slot */
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                      const struct kg_head_out *out, const struct kg_head *h,
                      struct kg_err *err) KG_MUST_CHECK;
 
 /* tokens[n] = drawn[from[n]].token where from[n] >= 0: feeds drawn tokens that the host
  * has not seen. tokens (N); from (N) rows of drawn, or -1; all in backend memory
- * errors: EINVAL (NULL), UNSUPPORTED if the backend has no such slot */
+ * errors: EINVAL (NULL), EUNSUPPORTED if the backend has no such slot */
 kg_status kg_op_feed(const struct kg_backend *be, int32_t *tokens, struct kg_ivec from,
                      const struct kg_drawn *drawn, struct kg_err *err) KG_MUST_CHECK;
 

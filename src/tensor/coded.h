@@ -52,7 +52,7 @@ static inline int kg_coded_bit(int k, int bits)
 
 /* Fills row r from its blocks as a GGUF file has them. m: zeroed panels in host memory;
  * several threads may fill rows if no two of them are in one panel
- * errors: NONFINITE (a scale) */
+ * errors: ENONFINITE (a scale) */
 kg_status kg_coded_put(struct kg_mat m, int64_t r, const unsigned char *blocks,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Element (r, c) as bf16. Slow: for files and tests. */

@@ -31,7 +31,7 @@ struct kg_codes kg_codes_rows(const struct kg_codes *m, int64_t first, int64_t n
  * of it, columns after the last get products with rows after the view, or with padding
  * a (Q, cols) fp32
  * numerics: the bits of kg_op_matmul's NT with m as fp32, for any Q, rows and threads
- * errors: SHAPE, DTYPE, EINVAL, ENOMEM, EUNSUPPORTED (the backend has no such slot) */
+ * errors: ESHAPE, EDTYPE, EINVAL, ENOMEM, EUNSUPPORTED (the backend has no such slot) */
 kg_status kg_op_scan(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                      const struct kg_codes *m, struct kg_err *err) KG_MUST_CHECK;
 

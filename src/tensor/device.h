@@ -35,11 +35,11 @@ struct kg_device_opts {
  * device 0, or the CPU if that fails, unless cuBLASLt is the reason; logs which and why.
  * products: `cublas`, `own` or `exact`; for auto, kg_cuda_products_auto chooses, and a
  * log line gives the reason. *be borrowed, static
- * errors: EINVAL (device, useless option), NOTFOUND (products), those of kg_cuda_open */
+ * errors: EINVAL (device, useless option), ENOTFOUND (products), those of kg_cuda_open */
 kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* A stand-in for a GPU, for memory planning: has the layout, executes no operation. */
+/* A stand-in for a GPU, for memory planning: it has a GPU's layouts, but no operations. */
 const struct kg_backend *kg_device_planned(void);
 
 /* N for "cuda:N", 0 for "cuda".   name: must begin with "cuda"
@@ -48,7 +48,7 @@ kg_status kg_device_number(int *device, const char *name,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* The first KG_DEVICES_MOST devices visible to this process, in order, without using
- * them.   errors: NOTFOUND, EFORMAT, ECONFLICT (library), EDEVICE (driver, no device) */
+ * them.   errors: ENOTFOUND, EFORMAT, ECONFLICT (library), EDEVICE (driver, no device) */
 kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUST_CHECK;
 
 /* Appends "PATH (CUDA 13.0, sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME
@@ -56,7 +56,7 @@ kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUS
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens a device with the CUDA library in the first of n folders that has one.
- * errors: NOTFOUND (no library, lists the folders), EFORMAT (not a library of kedge),
+ * errors: ENOTFOUND (no library, lists the folders), EFORMAT (not a library of kedge),
  * ECONFLICT (library of another version; the process uses another device), EDEVICE
  * (driver, device, architecture), those of kg_blas_open (cuda/blas.h) */
 kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,

@@ -71,7 +71,7 @@ void kg_bpe_result_release(struct kg_bpe_result *result);
 /* Merges until there are `n_tokens` tokens, not counting specials. `pattern` and
  * `specials` as in kg_bpe_train.
  * errors: EINVAL (no pair is left; names the number reached), EFORMAT (not UTF-8),
- * UNSUPPORTED (pattern) */
+ * EUNSUPPORTED (pattern) */
 kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, size_t n,
                        const struct kg_bpe_train *opts, int32_t n_tokens,
                        struct kg_err *err) KG_MUST_CHECK;

@@ -25,13 +25,13 @@ struct kg_chat_template; /* opaque */
 
 /* {0} selects each default. */
 struct kg_chat_limits {
-    int64_t steps;       /* 50 million: expressions, loop passes, bytes / 64 */
+    int64_t steps;       /* 50 million; one per expression, loop pass, 64 bytes */
     size_t memory_bytes; /* 256 MiB */
     size_t output_bytes; /* 64 MiB */
     int depth;           /* 200: nesting of expressions, blocks, macros and values */
 };
 
-/* Parses the text of a template. `where` begins every message.
+/* Parses the text of a template. `where` begins every error message.
  * errors: EFORMAT with line and column, ENOMEM */
 kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, size_t n,
                                  const char *where, struct kg_err *err) KG_MUST_CHECK;
@@ -42,7 +42,7 @@ kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, 
  * one. If it is NULL, `default` is used, or tool_use if there is one and a rendering has
  * `tools`. A folder's special tokens (bos_token, image_token, ...) become defaults of the
  * variables.
- * errors: NOTFOUND (no template; none of that name: lists the names), EINVAL (a name with
+ * errors: ENOTFOUND (no template; none of that name: lists the names), EINVAL (name with
  * a slash), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
@@ -87,9 +87,9 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   const struct kg_chat_opts *opts,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Chooses a template by a word: none (*t NULL), auto (the template of the model's folder;
- * *t NULL if it has none), or the path of a file or folder. A template from a file gets
- * the special tokens of the model's folder. model_dir: NULL if there is none
+/* Opens the template that `choice` names: none (*t NULL), auto (that of the model's
+ * folder; *t NULL if it has none), or the path of a file or folder. A template from a
+ * file gets the special tokens of the model's folder. model_dir: NULL if there is none
  * errors: those of kg_chat_template_open */
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir,

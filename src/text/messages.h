@@ -25,7 +25,7 @@ typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *cal
  * are tool_calls or reasoning (kg_chat_thought). Other keys are kept.
  * n: number of messages used; put_calls: writes tool_calls, of which empty lists are
  * dropped; NULL: tool_calls are kept unchanged
- * errors: EFORMAT (no such list; "message I: ...", from 0), those of put_calls */
+ * errors: EFORMAT (not such a list; "message I: ...", I from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err) KG_MUST_CHECK;
 

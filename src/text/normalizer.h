@@ -53,7 +53,7 @@ struct kg_normalizer { /* {0} changes nothing */
 };
 void kg_normalizer_release(struct kg_normalizer *norm);
 /* Adds a step; from and to (C strings; NULL means "") are copied.
- * errors: UNSUPPORTED (too many steps), ENOMEM */
+ * errors: EUNSUPPORTED (too many steps), ENOMEM */
 kg_status kg_normalizer_add(struct kg_normalizer *norm, enum kg_normalizer_kind kind,
                             const char *from, const char *to,
                             struct kg_err *err) KG_MUST_CHECK;

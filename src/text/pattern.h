@@ -22,7 +22,7 @@ enum kg_pattern_fit {
 enum { KG_PATTERN_BYTES = 1024 /* bytes of the pattern, with its NUL */ };
 
 /* text: borrowed
- * errors: EFORMAT (syntax, with offset; too long), UNSUPPORTED (named above), ENOMEM */
+ * errors: EFORMAT (syntax, with offset; too long), EUNSUPPORTED (named above), ENOMEM */
 kg_status kg_pattern_create(struct kg_pattern **out, const char *text,
                             enum kg_pattern_fit fit, struct kg_err *err) KG_MUST_CHECK;
 void kg_pattern_free(struct kg_pattern *p); /* NULL is allowed */

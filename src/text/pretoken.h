@@ -27,7 +27,7 @@
 struct kg_pretoken; /* a compiled pattern; immutable, usable from any thread */
 
 /* literal: the pattern is plain text.
- * errors: UNSUPPORTED (a construct named above; a pattern that matches the empty text),
+ * errors: EUNSUPPORTED (a construct named above; a pattern that matches the empty text),
  * EFORMAT (syntax, with offset) */
 kg_status kg_pretoken_create(struct kg_pretoken **out, const char *pattern, size_t n,
                              bool literal, struct kg_err *err) KG_MUST_CHECK;

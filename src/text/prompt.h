@@ -2,8 +2,8 @@
  * tokens. SFT, RL, evaluation, generation and the server all use this file, so the same
  * settings give the same prompt.
  *
- *   a question      (text) is put into template_text. With user_turn it becomes a user
- *                   message of a conversation; else it is the prompt.
+ *   a question      (text) is put into template_text. With user_turn, the result becomes
+ *                   a user message of a conversation; else it is the prompt.
  *   a conversation  gets `system` in front and is rendered by the chat template, up to
  *                   the start of the assistant's turn; `opening` follows unless the
  *                   template wrote it. The content of a single message is used as a
@@ -38,7 +38,7 @@ struct kg_prompt_opts {
     const char *date;                    /* YYYY-MM-DD; NULL or "": from the clock */
     const struct kg_chat_template *chat; /* NULL: none; borrowed */
     bool chat_named;    /* chat was named by the user: it must apply to every prompt */
-    const char *prefix; /* prefix of keys in messages, "data."; NULL: "" */
+    const char *prefix; /* put before keys in errors, such as "data."; NULL: "" */
 };
 
 /* Checks that template_text has its placeholder, that user_turn, system and opening can
@@ -101,7 +101,7 @@ kg_status kg_prompt_show(struct kg_str *out, const struct kg_tokenizer *tok,
                          const char *indent, size_t max_bytes,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* The text of tokens as lines: the second part of kg_prompt_show. */
+/* Appends the text of tokens as lines, as kg_prompt_show does after its first line. */
 kg_status kg_prompt_put_lines(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, const char *indent,
                               size_t max_bytes, struct kg_err *err) KG_MUST_CHECK;

@@ -2,9 +2,9 @@
  *
  * Supported kinds: HuggingFace's tokenizer.json (BPE of bytes or characters, WordPiece,
  * Unigram; normalizer, pre-tokenizer, added and special tokens, post-processor, decoder),
- * a tokenizer.model (of SentencePiece, or ranks of tiktoken as in Llama 3), a
- * token_ids.json that maps single characters to ids. Anything else is refused by name;
- * docs/formats.md has the list.
+ * a tokenizer.model (of SentencePiece, or ranks of tiktoken as in Llama 3), and a
+ * token_ids.json that maps single characters to ids. A setting that is not supported is
+ * refused by name; docs/formats.md has the list.
  *
  * The bytes of an id never depend on its neighbours, so decoding appends the bytes of
  * single ids. SentencePiece puts a space before every text; this space is among the first
@@ -43,8 +43,8 @@ void kg_ids_release(struct kg_ids *ids);
 kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err) KG_MUST_CHECK;
 
 /* Reads a model's folder: tokenizer.json, else tokenizer.model, else token_ids.json.
- * errors: NOTFOUND (none is there), EFORMAT, UNSUPPORTED naming the field and its value,
- * CONFLICT (some text would get an id beyond config.json's vocab_size) */
+ * errors: ENOTFOUND (no such file), EFORMAT, EUNSUPPORTED (names the field and its
+ * value), ECONFLICT (some text would get an id beyond config.json's vocab_size) */
 kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
 /* Reads the text of a tokenizer.json, or the bytes of a tokenizer.model without a
@@ -57,7 +57,7 @@ void kg_tokenizer_close(struct kg_tokenizer *tok);
 
 /* same.c. Checks that tok and `other`, the tokenizer of folder dir, have the same number
  * of ids, each with the same bytes.
- * errors: CONFLICT, with both numbers, or the id and both texts */
+ * errors: ECONFLICT, with both numbers, or the id and both texts */
 kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
                                const struct kg_tokenizer *other, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -71,12 +71,12 @@ const char *kg_tokenizer_kind(
     const struct kg_tokenizer *tok); /* "bpe", "wordpiece", "unigram", "chars" */
 int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok); /* largest id + 1 */
 int32_t kg_tokenizer_eos(
-    const struct kg_tokenizer *tok); /* eos_token of tokenizer_config.json; -1: none */
+    const struct kg_tokenizer *tok); /* by tokenizer_config.json or model; -1: none */
 int32_t
 kg_tokenizer_find(const struct kg_tokenizer *tok,
                   const char *piece); /* id of an added (in chars: any) token; -1: none */
-/* Number of ids that can be decoded: vocab_size of config.json if that is larger, because
- * the model's further rows have no token. _has: whether an id has a token. */
+/* Number of ids that can be decoded: that of the tokenizer, or config.json's vocab_size
+ * if larger, whose further ids have no token. _has: whether an id has a token. */
 int32_t kg_tokenizer_n_ids(const struct kg_tokenizer *tok);
 bool kg_tokenizer_has(const struct kg_tokenizer *tok, int32_t id);
 bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id);

@@ -35,7 +35,7 @@ struct kg_field {
     enum kg_field_rule rule;
 };
 
-/* Fails with UNSUPPORTED: "FILE: path.key is VALUE, expected ...". */
+/* Fails with EUNSUPPORTED: "FILE: path.key is VALUE, expected ...". */
 kg_status kg_reader_refuse(struct kg_reader *r, const char *path, const char *key,
                            const struct kg_json *value,
                            const char *expected) KG_MUST_CHECK;
@@ -95,7 +95,7 @@ struct kg_step_table {
     const char *list; /* the key of a Sequence's list */
     const struct kg_step_row *rows;
 };
-/* Fails with UNSUPPORTED for an unknown type, listing the known ones. */
+/* Fails with EUNSUPPORTED for an unknown type, listing the known ones. */
 kg_status kg_reader_steps(struct kg_reader *r, const struct kg_step_table *table,
                           const struct kg_json *value) KG_MUST_CHECK;
 /* Checks that an object has no key but `type`. */

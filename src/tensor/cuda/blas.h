@@ -20,11 +20,11 @@
 
 /* path (PATH_MAX) <- the library's file in `folder`. If folder is NULL, searches the
  * build's CUDA folder, the loader's path, and Python's wheels, in this order.
- * errors: NOTFOUND (lists the folders) */
+ * errors: ENOTFOUND (lists the folders) */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens the library that kg_blas_find finds; does nothing if that file is open.
- * errors: NOTFOUND (lists the folders), EFORMAT (not a library, a missing symbol),
+ * errors: ENOTFOUND (lists the folders), EFORMAT (not a library, a missing symbol),
  * ECONFLICT (too old a version; another file is open), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;
 void kg_blas_close(void);
@@ -51,7 +51,7 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
 void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
 
 /* C = op(A) op(B), or old + op(A) op(B), by a plan; old has the shape and stride of C and
- * may be C.   errors: UNSUPPORTED (the plan does not support this shape; nothing was
+ * may be C.   errors: EUNSUPPORTED (the plan does not support this shape; nothing was
  * computed), EDEVICE */
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
                       struct kg_mat b, enum kg_matmul_kind kind, const float *old,

@@ -32,7 +32,7 @@ struct kg_cuda_opts {
     bool shown;              /* for tests: the host may access the device's memory */
 };
 
-/* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */
+/* Finds "cublas", "own" or "exact".   errors: ENOTFOUND (valid names listed) */
 kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
                                 struct kg_err *err) KG_MUST_CHECK;
 
