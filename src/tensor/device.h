@@ -39,7 +39,7 @@ struct kg_device_opts {
 kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* A stand-in for a GPU, for memory planning: it has a GPU's layouts, but no operations. */
+/* A stand-in for a GPU, for memory planning: has a GPU's layouts, but no operations. */
 const struct kg_backend *kg_device_planned(void);
 
 /* N for "cuda:N", 0 for "cuda".   name: must begin with "cuda"
