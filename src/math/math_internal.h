@@ -323,9 +323,9 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
 struct kg_math_text kg_math_trimmed(struct kg_math_text t);
 /* The last KG_MATH_MAX_RESPONSE bytes of a text. */
 struct kg_math_text kg_math_tail(struct kg_math_text t);
-/* The text after the last word that announces an answer, to the end of its line (or of
- * the next line, if the rest of its line is empty).   returns false if there is no such
- * word */
+/* The text after the last word that announces an answer (white space, * and : skipped):
+ * one line, or all the rest if it begins with $ or \.   returns false if there is no such
+ * word or text */
 bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t);
 /* Bytes of a leading "negative" or "minus" of a number in words; 0 if there is none. */
 size_t kg_math_sign_word(struct kg_math_text t);
@@ -389,7 +389,7 @@ int kg_math_parse_unit(struct kg_math_parser *p, int left);
 int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left);
 int kg_math_parse_braces(struct kg_math_parser *p); /* {..} */
 bool kg_math_is_whole(const struct kg_math_tree *t, int node);
-/* The item of a list with one item; else the list. */
+/* The item of a list that has only one; else the list. */
 int kg_math_parse_unwrap(struct kg_math_parser *p, int list);
 int kg_math_parse_fail(struct kg_math_parser *p, const char *why);
 

@@ -9,8 +9,8 @@
  * codes of half h of several steps. Each step has the code of row r, then of row r + 8:
  * the order of the instruction that rounds to bf16. Codes of 4 bits start at bit 0; codes
  * of 8 bits start at bit 4 and wrap around. The scales follow the codes. A group of 32 or
- * 256 columns (kg_quant.values) has the `scale` of each of the sixteen rows, then each
- * `low`; then, for each block of 32 columns, the `scales` and `lows` (kg_quant_parts).
+ * 256 columns (kg_quant.values) has the sixteen rows' `scale`, then their `low`; then,
+ * for each block of 32 columns, their `scales` and `lows`, as far as the type has these.
  */
 #ifndef KG_TENSOR_CODED_H
 #define KG_TENSOR_CODED_H

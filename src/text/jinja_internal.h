@@ -133,7 +133,7 @@ enum kg_jinja_kind {
     KG_JN_SPREAD,   /* * a or ** a (flag), inside ( ) */
     KG_JN_FILTER,   /* a | value ( list ) */
     KG_JN_TEST,     /* a is value ( list ); flag: is not */
-    KG_JN_CAPTURED, /* the text of the block under a filter tag */
+    KG_JN_CAPTURED, /* the text of a filter block or set block */
     KG_JN_BINARY,   /* a op b */
     KG_JN_COMPARE,  /* a, then list of OPERAND */
     KG_JN_OPERAND,  /* op a */

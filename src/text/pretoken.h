@@ -1,7 +1,7 @@
 /* The regular expression that splits text into pre-tokens.
  *
- * tokenizer.json is written for Oniguruma (Ruby syntax); only pretoken.c and pattern.c
- * use PCRE2. A pattern is translated first; constructs that the two engines read
+ * Patterns of tokenizer.json are written for Oniguruma (Ruby syntax), but pretoken.c uses
+ * PCRE2. So a pattern is translated first; constructs that the two engines read
  * differently are rewritten or refused by name:
  *   - \s and \S become the White_Space property spelled out, as Oniguruma has it (PCRE2
  *     would add U+180E);

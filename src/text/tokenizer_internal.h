@@ -69,7 +69,7 @@ kg_status kg_ids_reserve(struct kg_ids *ids, size_t n, struct kg_err *err) KG_MU
 /* A step of pre-tokenization. */
 enum kg_pretoken_kind {
     KG_PRETOKEN_CUT,   /* splits into pieces */
-    KG_PRETOKEN_SPACE, /* puts a space before text without one */
+    KG_PRETOKEN_SPACE, /* puts a space before text that begins with none */
     KG_PRETOKEN_MARK,  /* replaces every space by a mark, and puts a mark first */
 };
 enum kg_mark_front { KG_MARK_ALWAYS, KG_MARK_FIRST, KG_MARK_NEVER };
@@ -95,7 +95,7 @@ struct kg_tokenizer {
     int32_t n_padded;
     int32_t eos; /* -1: unknown */
 
-    int32_t lead; /* leading spaces to drop from a text's first token in decoding */
+    int32_t lead; /* most leading spaces to drop from a text's first token in decoding */
 
     /* the kind chars uses nothing below */
     const struct kg_token_model *model;

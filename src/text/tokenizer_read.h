@@ -7,7 +7,7 @@
 
 struct kg_reader {
     struct kg_tokenizer *tok; /* borrowed */
-    const char *where;        /* borrowed; the file, for messages */
+    const char *where;        /* borrowed; the file, for errors */
     bool spelled;             /* tokens are in ByteLevel's spelling */
     struct kg_str scratch;    /* owned; bytes of the last kg_reader_find */
     struct kg_err *err;
@@ -91,7 +91,7 @@ struct kg_step_row {
     kg_status (*read)(struct kg_reader *r, const struct kg_json *value);
 };
 struct kg_step_table {
-    const char *path; /* path of the part, for messages */
+    const char *path; /* path of the part, for errors */
     const char *list; /* the key of a Sequence's list */
     const struct kg_step_row *rows;
 };

@@ -1,9 +1,9 @@
 /* UTF-8 and the part of Unicode that tokenizers need: code points, white space, normal
  * forms, grapheme clusters. classes.h has the character classes of tokenizers.
  *
- * Both use utf8proc, which has Unicode 15 (version 2.8). NFC of an assigned
- * character never changes between versions, so NFC agrees with that of HuggingFace for
- * every character that both know.
+ * Only unicode.c and classes.c use utf8proc, which has Unicode 15 (version 2.8). NFC of
+ * an assigned character never changes between versions, so NFC agrees with HuggingFace's
+ * for every character that both know.
  */
 #ifndef KG_TEXT_UNICODE_H
 #define KG_TEXT_UNICODE_H

@@ -2,10 +2,10 @@
  * threads.
  *
  * Every file of this folder is compiled once per instruction set, and only the table of
- * each set (table.c) is visible outside. Shapes and dtypes were checked by op.c, so
- * kernels contain only mathematics. A kernel splits its work by a partition that depends
- * on shapes alone; kg_cpu_use_threads decides whether threads run it, which never changes
- * a bit.
+ * each set (table.c) is visible outside. op*.c has checked shapes and dtypes, so kernels
+ * contain only mathematics. The order of a kernel's sums depends on shapes alone, however
+ * threads share its work; so kg_cpu_use_threads, which decides whether they do, never
+ * changes a bit.
  */
 #ifndef KG_TENSOR_CPU_INTERNAL_H
 #define KG_TENSOR_CPU_INTERNAL_H

@@ -197,8 +197,8 @@ static __device__ inline void kg_cuda_see_all(struct kg_cuda_tile *t)
     t->end = last % KG_KV_BLOCK + 1;
 }
 
-/* Maximum number of tiles of one KV head for N rows in n_seqs sequences: each block may
- * have one partial tile, and no row is in two. */
+/* Maximum number of tiles of one KV head for N rows in n_seqs sequences: each key block
+ * may have one partial tile, and no row is in two tiles. */
 static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
 {
     const int64_t N = a->q.rows, group = kg_cuda_group(*a), S = a->n_seqs;
