@@ -1,4 +1,5 @@
-/* The calculator: exact values, how they are written, and a reason for all else. */
+/* The calculator: exact values, how they are written, and the reasons where there are
+ * none. */
 #include "math/math.h"
 
 #include "base/mem.h"

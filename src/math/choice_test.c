@@ -1,4 +1,4 @@
-/* The letter of a multiple-choice answer in what models write. */
+/* The letter of a multiple-choice answer in texts as models write them. */
 #include "math/math.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Grading: notations, kinds of answers, extraction, limits; and the
- * collected cases of other projects. */
+/* Grading: notations, kinds of answers, extraction, limits, and cases collected from
+ * other projects. */
 #include "math/grade_testing.h"
 
 static void expect(enum kg_math_verdict want, const char *gold, const char *answer)

@@ -1,7 +1,7 @@
-/* Grading by kinds: answers that a policy may find to be led right, and answers that
- * are right in another notation. Each line of tests/data/grader/kinds.jsonl and
- * computed.jsonl is an answer with its verdict; "wrong" is kept by an undecided answer
- * too, since neither is rewarded. And that what is computed ends in time. */
+/* Grading by kinds: wrong answers that a policy may find to be graded right, and right
+ * answers in other notations. Each line of tests/data/grader/kinds.jsonl and
+ * computed.jsonl is an answer with its verdict; undecided also satisfies "wrong", since
+ * neither is rewarded. Also tests that computing an answer ends in time. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "data/jsonl.h"

@@ -1,8 +1,8 @@
 /* Fuzz target: any answer against any gold answer, in every mode and form, ends with a
- * verdict and a reason, and the same texts have the same verdict again.
+ * verdict and a reason, and the same texts give the same verdict again.
  *
- * The first byte picks mode and form; the rest is gold and answer, parted by the first
- * newline.
+ * The first byte selects mode and form; the rest is gold answer and answer, separated by
+ * the first newline.
  */
 #include "math/math.h"
 

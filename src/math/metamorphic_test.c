@@ -1,7 +1,7 @@
 /* Metamorphic tests of the grader: a rewriting that keeps the value of a gold answer is
  * right, one that changes it is not; in any order, on any thread, in any locale.
  *
- * The gold answers are our own and, where they are there, those of the published sets.
+ * The gold answers are kedge's own and, if present, those of published data sets.
  */
 #include "base/mem.h"
 #include "data/jsonl.h"

@@ -1,4 +1,4 @@
-/* Answers in the words of the gold answer, with a NUL, with more digits than are read. */
+/* Answers that repeat the gold answer in words, have a NUL, or exceed the digits read. */
 #include "math/math.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Attention backward: against a plain double reference and finite differences, and bit
- * for bit against itself on other instruction sets, threads and cuts of a sequence.
+ * for bit against other instruction sets, numbers of threads and cuts of a sequence.
  */
 #include "tensor/attention_testing.h"
 

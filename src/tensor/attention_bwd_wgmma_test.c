@@ -1,6 +1,5 @@
-/* Attention backward by the instruction of four warps: the bits of the same gradients
- * where other kernels compute them, as the tests of the backend can choose
- * (KEDGE_TEST_WITHOUT).
+/* Attention backward by wgmma: the gradients have the bits that other kernels give (tests
+ * choose the kernels by KEDGE_TEST_WITHOUT).
  */
 #include "tensor/attention_testing.h"
 

@@ -1,5 +1,5 @@
-/* Attention forward: against a plain double reference, and bit for bit against itself
- * over every way of cutting the same work (chunks, pages, neighbours, batches, threads).
+/* Attention forward: against a plain double reference, and bit for bit against the same
+ * work divided in other ways (chunks, blocks, neighbours, batches, threads).
  */
 #include "tensor/attention_testing.h"
 #include "tensor/selfcheck.h"

@@ -1,6 +1,5 @@
-/* Attention of many rows by the instruction of four warps: the bits that the same rows
- * have in sequences so short that other kernels compute them: some rows each, or one as
- * in decoding.
+/* Attention of many rows by wgmma: the bits that the same rows have in sequences so short
+ * that other kernels compute them, with a few rows each, or one as in decoding.
  */
 #include "tensor/attention_testing.h"
 

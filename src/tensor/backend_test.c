@@ -1,4 +1,4 @@
-/* Backends by name, their memory, and the one whose memory the host cannot touch. */
+/* Backends by name, their memory, and a backend whose memory the host cannot access. */
 #include "tensor/backend_testing.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* Where cuBLASLt is looked for: the places in their order, in a process of its own whose
- * environment is the test's, on emulated kernels. */
+/* Where kedge looks for cuBLASLt, and in which order: in a process of its own, whose
+ * environment the test sets, on emulated kernels. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/str.h"

@@ -1,5 +1,5 @@
-/* Every output of a product is in one block, and threads that take blocks as they come
- * free have the same work.
+/* Every output of a product is in exactly one block, and threads that take blocks as they
+ * become free have equal work.
  */
 #include "tensor/cut.h"
 

@@ -1,6 +1,6 @@
-/* What a model computes on, by name, and every way in which libkedge_cuda.so can be
- * missing or wrong. No GPU is needed: the libraries here are made by the test, of a few
- * lines of C, and refuse or compute nothing. */
+/* Devices by name, and every way in which libkedge_cuda.so can be missing or wrong. No
+ * GPU is needed: the test builds its libraries from a few lines of C, and they refuse or
+ * compute nothing. */
 #include "base/folder_testing.h"
 #include "tensor/cuda/library.h"
 #include "tensor/device.h"

@@ -1,4 +1,4 @@
-/* Element types: names, rounding, and every 16-bit pattern there and back. */
+/* Element types: names, rounding, and conversion of every 16-bit pattern and back. */
 #include "tensor/dtype.h"
 
 #include <math.h>

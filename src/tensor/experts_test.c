@@ -1,8 +1,7 @@
-/* Operations of experts against their plain double versions: routes with their ties,
- * products by expert, weighted sums, and the gradient of a layer made of them all against
- * finite differences; the same bits whatever the threads, the instruction set, and the
- * tokens beside a token; and kernels for devices, whose products are exact or by the
- * matrix instruction.
+/* Operations of experts against plain double versions: routes with ties, products by
+ * expert, weighted sums, and the gradient of a layer of all of them against finite
+ * differences. Bits do not depend on threads, instruction set or other tokens, also with
+ * a device's kernels, whose products are exact or by the matrix instruction.
  */
 #include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"

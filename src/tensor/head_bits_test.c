@@ -1,6 +1,6 @@
-/* The vocabulary head of every backend has the CPU's bits, whatever is asked: random
- * problems, forward and backward, with logits that are no numbers, ids asked about twice,
- * sets of both forms, rows without a gradient.
+/* The vocabulary head of every backend has the CPU's bits: random problems, forward and
+ * backward, with NaN and infinite logits, ids requested twice, sets in both forms, and
+ * rows without a gradient.
  */
 #include "tensor/matrix_testing.h"
 

@@ -1,5 +1,5 @@
-/* Which products make the logits of few rows, on emulated kernels with a cuBLASLt of the
- * test's own. */
+/* Which products compute the logits of few rows: emulated kernels, and a stand-in for
+ * cuBLASLt. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "emu/blas_testing.h"

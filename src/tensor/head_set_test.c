@@ -1,5 +1,5 @@
-/* Sets of ids in the vocabulary head: their mass and its gradient against the same ids
- * given one by one, whatever the rows beside and the threads.
+/* Sets of ids in the vocabulary head: their mass and its gradient equal those of the same
+ * ids given one by one, for any other rows and number of threads.
  */
 #include "tensor/matrix_testing.h"
 

@@ -1,5 +1,5 @@
-/* The vocabulary head: against plain double formulas and finite differences, and bit for
- * bit against itself whatever else is asked, however many rows, however many threads.
+/* The vocabulary head: against plain double formulas and finite differences; its bits do
+ * not depend on other outputs, the number of rows or the number of threads.
  */
 #include "base/sanitized_testing.h"
 #include "tensor/matrix_testing.h"

@@ -1,6 +1,6 @@
-/* Products keep their bits: over the number of rows, threads, enclosing regions, strides
- * and thread lives. Values are compared with the plain version in op_test.c; here also
- * for shapes of every path.
+/* Products keep their bits for any number of rows and threads, in enclosing regions, with
+ * strides, and in new threads. Values are compared with the plain version in op_test.c,
+ * and here for shapes of every path.
  */
 #include "base/folder_testing.h"
 #include "base/fpmode.h"

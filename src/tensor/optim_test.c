@@ -1,5 +1,5 @@
-/* The optimizers' passes over all parameters: against their formulas in double, and the
- * same bits on every backend and instruction set, whatever the cuts and the threads; how
+/* The optimizers' passes over all parameters: against their formulas in double; the same
+ * bits on every backend and instruction set, for any division into calls and threads; how
  * moments in bf16 are rounded.
  */
 #include "tensor/backend_testing.h"

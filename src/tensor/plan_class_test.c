@@ -1,6 +1,6 @@
-/* What cuBLASLt's plans are on a device: for weights of two shapes of Qwen2.5, the
- * reference, how many plans have its bits, and what that costs. On emulated kernels with
- * a library of the test's own, of which all of it is known.
+/* cuBLASLt's plans on a device, for weights of two shapes of Qwen2.5: the reference, how
+ * many plans have its bits, and what this costs in time. On emulated kernels the test
+ * uses a stand-in for the library, whose plans it knows.
  */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"

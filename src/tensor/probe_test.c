@@ -1,6 +1,6 @@
-/* Instructions of a device one by one: the values that IEEE 754 and the definitions of
- * tensor/cuda/dev.h have for them, written down before a device was asked. How the matrix
- * instruction rounds is a device's own; which of the known ways it is, is printed.
+/* Instructions of a device one by one: the values of IEEE 754 and of the definitions in
+ * tensor/cuda/dev.h, written down before any device was tried. How the matrix instruction
+ * rounds depends on the device; the test prints which of the known ways it is.
  */
 #define _GNU_SOURCE
 #include "tensor/backend_testing.h"

@@ -1,6 +1,6 @@
-/* Products by cuBLASLt without cuBLASLt: a library of the test's own, with plans that
- * differ in bits by design, on emulated kernels. Which plans are taken, and every way in
- * which the library can be missing or wrong; blas_find_test.c: where it is found. */
+/* Products by cuBLASLt, with a stand-in for the library, whose plans differ in bits by
+ * design, on emulated kernels: which plans are used, and every way in which the library
+ * can be missing or wrong. blas_find_test.c tests where it is found. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/mem.h"

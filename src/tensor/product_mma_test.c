@@ -1,6 +1,6 @@
 /* Products of bf16 by a device's matrix instruction: each element is the chain that
  * backend.h defines, bit for bit as the emulation adds, wherever its tile begins or ends
- * and however its factors lie; nothing beside it has a say.
+ * and for any layout of its factors; no other element affects it.
  */
 #include "emu/emu.h"
 #include "tensor/matrix_testing.h"

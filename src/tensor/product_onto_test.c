@@ -1,5 +1,5 @@
-/* Products that are added to sums that stand elsewhere (kg_op_matmul_onto) have the bits
- * of a copy and a product that is added to it, whoever makes them.
+/* Products that are added to sums elsewhere (kg_op_matmul_onto) have the bits of a copy
+ * and an accumulating product, in every implementation.
  */
 #include "base/folder_testing.h"
 #include "emu/blas_testing.h"

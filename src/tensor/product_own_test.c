@@ -1,6 +1,6 @@
 /* Own products and attention on a device where wgmma and mma.sync add in different ways:
- * wgmma is not used, and the backend says so. This is a process of its own, because a
- * process tries a device once: first without memory for the trial. */
+ * wgmma is not used, and the backend reports it. This test has its own process, because a
+ * process tries a device only once: here first without memory for the trial. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/mem.h"

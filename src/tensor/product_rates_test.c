@@ -1,6 +1,6 @@
-/* How fast products of bf16 are on a device, each kind at the shapes of 0.5B and 7B
- * layers, and attention in both directions at theirs: a line each, for tools/gpu-check.
- * Elsewhere small ones run. */
+/* How fast products of bf16 are on a device, each kind for layers of 0.5B and 7B models,
+ * and attention in both directions: one line each, for tools/gpu-check. Elsewhere, small
+ * products run. */
 #include "tensor/attention_testing.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-/* Sums over tokens with the stand-in of cuBLASLt: the bits of a plan, chunk by chunk, or
- * at once by kedge's own kernels where they have them. */
+/* Sums over tokens with the stand-in for cuBLASLt: the bits of a plan, chunk by chunk, or
+ * at once by those of kedge's own kernels that give the same bits. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "emu/blas_testing.h"

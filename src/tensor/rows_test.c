@@ -1,6 +1,6 @@
-/* Norms, biases, gates and casts of rows: a device's kernels give the CPU's bits, however
- * wide a row is, however it lies, and whatever its numbers are. Moved rows are the same,
- * and sums of rows are added in order.
+/* Norms, biases, gates and casts of rows: a device's kernels give the CPU's bits, for any
+ * width, stride, alignment and values of a row. Copied rows are unchanged, and sums of
+ * rows are added in order.
  */
 #include "tensor/matrix_testing.h"
 

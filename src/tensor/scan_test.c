@@ -1,6 +1,6 @@
-/* Products with vectors of few bits: the bits of a product with the same numbers in fp32,
- * however many queries stand together, on any number of threads and by every instruction
- * set; and what is refused.
+/* Products with vectors in few bits per number: the bits of a product with the same
+ * numbers in fp32, for any number of queries and threads and on every instruction set;
+ * and what is refused.
  */
 #include "tensor/codes.h"
 

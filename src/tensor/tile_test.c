@@ -1,6 +1,6 @@
-/* The tiles of attention against plain loops, exactly, for shapes that attention asks for
- * and for those that it does not. Only the table of kernels leaves an object of cpu/, so
- * the file is compiled in. */
+/* The tiles of attention against plain loops, exactly, for shapes that attention uses and
+ * others. An object of cpu/ exports only its table, so this test includes the source
+ * file. */
 #include "tensor/cpu/tile.c"
 
 #include "tensor/dtype.h"

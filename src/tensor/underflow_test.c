@@ -1,7 +1,7 @@
-/* Sums of bf16 products at the smallest normal number, 2^-126: a factor or a result below
- * it is zero, and a result is tested after it was rounded to 24 bits of any exponent. The
- * expected values are the definition (backend.h) carried out by hand. A processor that
- * tests before rounding, or rounds to subnormals first, gives others. */
+/* Sums of bf16 products near the smallest normal number, 2^-126: a smaller factor or
+ * result is zero, and a result is tested after rounding to 24 bits, as if exponents were
+ * unlimited. The expected values are computed by hand from the definition in backend.h. A
+ * processor that tests before rounding, or rounds to subnormals first, gives others. */
 #include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
 

@@ -1,4 +1,4 @@
-/* Tests of the two merge loops: they are one function. */
+/* Tests of the two merge loops: both compute the same function. */
 #include "text/bpe.h"
 
 #include "base/mem.h"

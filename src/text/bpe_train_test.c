@@ -1,5 +1,6 @@
-/* Tests of the BPE trainer: the same tokenizer again, sizes, special tokens. Python's
- * `tokenizers` reads what is compared here (tests/data/tokenizer/vectors.jsonl). */
+/* Tests of the BPE trainer: the same input gives the same tokenizer; sizes, special
+ * tokens. Python's `tokenizers` reads what is compared here
+ * (tests/data/tokenizer/vectors.jsonl). */
 #include "text/tokenizer.h"
 
 #include "base/file.h"

@@ -1,5 +1,5 @@
 /* Every form of a tokenizer that the trunk reads (forms_testing.h), what is refused, and
- * maps of characters and cuts by themselves. */
+ * maps of characters and cuts alone. */
 #include "text/forms_testing.h"
 
 #include "text/cut.h"

@@ -1,4 +1,4 @@
-/* Text that is shown as it stands. */
+/* Text escaped for HTML. */
 #include "text/html.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
-/* Fuzz target: a template, and behind a NUL byte its variables as JSON. What parses is
- * rendered twice within small limits: to the same text, or to the same error, and in no
- * more memory than the limits say.
+/* Fuzz target: a template and, after a NUL byte, its variables as JSON. A template that
+ * parses is rendered twice within small limits: to the same text or the same error, and
+ * in no more memory than the limits allow.
  */
 #include "base/mem.h"
 #include "text/chat_template.h"

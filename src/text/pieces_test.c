@@ -1,6 +1,6 @@
 /* Tests of tokenizers made of pieces: SentencePiece's and tiktoken's tokenizer.model, and
- * the tokenizer.json that SentencePiece's are converted to. Ids and texts against
- * sentencepiece, tiktoken and HuggingFace's tokenizers; what is refused.
+ * the tokenizer.json to which SentencePiece's are converted. Ids and texts are compared
+ * with sentencepiece, tiktoken and HuggingFace's tokenizers; what is refused.
  */
 #include "text/tokenizer.h"
 

@@ -1,6 +1,6 @@
-/* Tests of the one way from a record to its prompt: each setting applies or is refused,
- * special tokens are the same by one rule, and the prompts of real templates are those
- * that apply_chat_template makes. */
+/* Tests of the only way from a record to its prompt: each setting applies or is refused,
+ * special tokens follow one rule, and prompts of real templates equal those of
+ * apply_chat_template. */
 #define _GNU_SOURCE /* mkdtemp */
 #include "text/prompt.h"
 

@@ -1,6 +1,6 @@
-/* Fuzz target: bytes that read as a tokenizer.json, or when no brace begins them as a
- * tokenizer.model, encode a fixed text, and the ids decode again, as a whole and one by
- * one. */
+/* Fuzz target: bytes that parse as a tokenizer.json or, if they do not begin with a
+ * brace, as a tokenizer.model, encode a fixed text; the ids are decoded again, together
+ * and one by one. */
 #include "text/tokenizer.h"
 
 #include <assert.h>

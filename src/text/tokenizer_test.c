@@ -1,8 +1,8 @@
 /* Tests of tokenizers: ids against HuggingFace's, exact decoding over all of Unicode, and
  * what is refused.
  *
- * The big vocabularies do not fit into the project; their tests read
- * ../shared/data/tokenizers and are skipped without.
+ * Large vocabularies are not in the repository; their tests read
+ * ../shared/data/tokenizers and are skipped if it is absent.
  */
 #include "text/tokenizer.h"
 
