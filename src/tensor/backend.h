@@ -179,7 +179,7 @@ struct kg_product {
 enum { KG_PRODUCTS_AT_ONCE = 3 };
 
 /* ---- attention ---- */
-/* keys per block, in the online softmax and in the paged cache */
+/* keys per block of the online softmax and of the cache */
 enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
@@ -196,7 +196,7 @@ struct kg_attn_seq {
 
 struct kg_attn {
     struct kg_mat q; /* (N, H*hd) ct */
-    struct kg_mat k; /* (rows of the pool or of the pack, Hk*hd) ct */
+    struct kg_mat k; /* (any, Hk*hd) ct: the cache, or keys of these sequences */
     struct kg_mat v; /* as k */
     int n_heads;
     int n_kv_heads;

@@ -337,8 +337,8 @@ void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, const float *old);
 /* kg_cuda_product_mma by wgmma (hopper.h). width: index of a tile width, below
  * KG_WGMMA_WIDTHS, for trials; -1: chosen by shape.   returns false, with nothing
- * launched, if the device lacks wgmma, rows are not aligned to 16 bytes, or width is -1
- * after kg_cuda_wgmma_leave_out(true) */
+ * launched, if the device lacks wgmma, there are no factors, rows are not aligned to 16
+ * bytes, or width is -1 after kg_cuda_wgmma_leave_out(true) */
 enum { KG_WGMMA_WIDTHS = 2 };
 bool kg_cuda_product_wgmma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                            enum kg_matmul_kind kind, const float *old, int width);
