@@ -73,7 +73,8 @@ KG_DRAW int32_t kg_draw_spans(const struct kg_draw_part *part)
     return (part->n + part->span - 1) / part->span;
 }
 
-/* Sums x in order. As in kg_draw_find, device code loads KG_DRAW_AT_ONCE values first. */
+/* Sums x in order. Here and in kg_draw_find, the inner loop lets device code load
+ * KG_DRAW_AT_ONCE values before it adds them. */
 enum { KG_DRAW_AT_ONCE = 16 };
 KG_DRAW double kg_draw_sum(const double *x, int32_t n)
 {

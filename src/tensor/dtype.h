@@ -1,7 +1,7 @@
 /* Element types as data: one traits table instead of a function per type.
  *
- * Weights and inputs of products have these types; everything else is fp32 or fp64. This
- * file converts host values and arrays; kg_op_cast converts a backend's matrices.
+ * Weights, inputs of products, the cache and moments have these types; sums are fp32 or
+ * fp64. This file converts host values and arrays; kg_op_cast converts matrices.
  */
 #ifndef KG_TENSOR_DTYPE_H
 #define KG_TENSOR_DTYPE_H

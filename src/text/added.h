@@ -15,7 +15,7 @@ struct kg_added_token {
     char *content; /* owned */
     size_t n;      /* bytes, >= 1 */
     int32_t id;
-    bool single_word; /* matches only if no letter, digit or mark is next to it */
+    bool single_word; /* matches only if no kg_class_is_word character is next to it */
     bool lstrip;      /* the match includes white space before it */
     bool rstrip;      /* the match includes white space after it */
     bool special;

@@ -62,13 +62,13 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 /* The compiler's CUDA folder. */
 #define KG_DEV_CUDA_ROOT KG_CUDA_ROOT
 
-/* Number of products that one timing measures together. */
+/* Half the number of products that one timing measures together. */
 enum { KG_DEV_REPEATS = 10 };
 /* Factors per sum in comparisons of kernels: two chunks and a part of a third. */
 enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
 /* Sizes that do not affect results. HEAD_ROWS, LOGITS: rows and logits per pass of the
- * head. WHOLE: bytes of rows to draw from. HEADS: bytes of an array of attention's sums.
- * BLOCKS: blocks that fill a device. LONG: rows of a sequence, with heads of 128, from
+ * head. WHOLE: most bytes of whole rows to draw from. HEADS: most bytes of an optional
+ * array of attention. BLOCKS: blocks that fill a device. LONG: rows of a sequence, with heads of 128, from
  * which attention_bwd_wgmma.cu is predicted to be faster. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20, KG_DEV_LONG = 512 };
