@@ -68,8 +68,8 @@ enum { KG_DEV_REPEATS = 10 };
 enum { KG_DEV_TRIED = 2 * KG_PRODUCT_CHUNK + 80 };
 /* Sizes that do not affect results. HEAD_ROWS, LOGITS: rows and logits per pass of the
  * head. WHOLE: most bytes of whole rows to draw from. HEADS: most bytes of an optional
- * array of attention. BLOCKS: blocks that fill a device. LONG: rows of a sequence, with heads of 128, from
- * which attention_bwd_wgmma.cu is predicted to be faster. */
+ * array of attention. BLOCKS: blocks that fill a device. LONG: rows of a sequence, with
+ * heads of 128, from which attention_bwd_wgmma.cu is predicted to be faster. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20, KG_DEV_LONG = 512 };
 
