@@ -1,9 +1,9 @@
 /* The operations that only encoders need: layer norm with a bias, and GELU by the error
  * function. cpu/encode.c has the formulas.
  *
- * Sixteen threads, the CPU's lanes, compute a row of the norm. They read it three times,
- * for its mean, for the squares about it and for the result; the last two times it is in
- * a cache.
+ * Sixteen threads compute a row of the norm, one for each of the CPU's lanes. They read
+ * it three times, for its mean, for the squares about it and for the result; the last two
+ * times it is in a cache.
  */
 #include "tensor/cuda/eights_internal.h"
 
