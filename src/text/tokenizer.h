@@ -119,7 +119,7 @@ struct kg_bpe_train {
 };
 /* Appends the text of a tokenizer.json, which `tokenizers` and kg_tokenizer_parse load.
  * texts: n documents; specials in them are removed first.
- * errors: EINVAL (vocab_size too small; the texts give too few tokens: says how many),
+ * errors: EINVAL (vocab_size too small; the texts give too few tokens: how many),
  * EFORMAT (not UTF-8, naming the document) */
 kg_status kg_bpe_train_json(struct kg_str *out, const char *const *texts, size_t n,
                             const struct kg_bpe_train *opts,

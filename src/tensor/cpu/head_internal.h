@@ -51,7 +51,7 @@ void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
                           int64_t tiles);
 
 /* ---- sets of ids, by tile ---- */
-/* at[t] <- a walk that stands at the set's first id in tile t or later. at (tiles) */
+/* at[t] <- a walk positioned at the set's first id in tile t or later. at (tiles) */
 void kg_cpu_head_set_starts(struct kg_idset_walk *at, const struct kg_idset *set,
                             int64_t width, int64_t tiles);
 

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Runs one warp. Unless a row says otherwise, lane l reads x, y, z from in[3 l] and the
- * next two words, and writes its result to out[l]. */
+/* Runs one warp. Unless noted otherwise, lane l reads x, y, z from in[3 l] and the next
+ * two words, and writes its result to out[l]. */
 enum kg_probe {
     KG_PROBE_MMA,        /* in[10 l]: a[4], b[2], d[4]; out[4 l]: d[4] (dev.h) */
     KG_PROBE_FRAGMENTS,  /* in[4 l] is a row of 16 bytes; out[4 l] is f[4] */
