@@ -1,7 +1,7 @@
 /* Algorithms for the library's user: a handle, and the tables to choose from. Keys are
  * set by name and text, as in a recipe, so no struct grows with new options, and the
  * program's presets work here. A handle is checked when it is used, because keys come in
- * any order. A preset's settings for the run around the algorithm are ignored.
+ * any order. A preset's keys other than algo.*, kl.* and anchor.* are ignored.
  */
 #include "lib/lib_internal.h"
 

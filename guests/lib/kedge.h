@@ -2,19 +2,19 @@
  *
  * It has two halves, connected by rows. The HEAD turns hidden states (N,D) and head
  * weights (V,D) into one row per position: the log-prob of the sampled token, the
- * log-probs at K ids, the k largest, logsumexp, entropy, and the exact KL to a second
+ * log-probs at K ids, the top_k largest, logsumexp, entropy, and the exact KL to a second
  * head. It never allocates an array (N,V). The POLICY turns rows, advantages and weights
  * into a loss, its metrics, and the derivative of the loss with respect to every number
- * of a row. The head's backward turns these into gradients of hidden states and weights.
- * Each half can be used alone: rows may come from any model, and the caller may pass the
- * derivatives back to that model.
+ * of a row. The head's backward turns these derivatives into dhidden and dweight, the
+ * gradients of hidden states and head weights. Each half can be used alone: rows may come
+ * from any model, and the caller may pass the derivatives back to that model.
  *
  *     kedge_algo_create     choose an algorithm: a preset, then keys and values
  *     kedge_advantages      rewards -> advantages, once over the step
  *     kedge_weights         lengths -> weight of every token, once over the batch
  *     kedge_head            hidden states -> rows                 \
  *     kedge_loss            rows -> loss, derivatives, metrics     > every micro-batch
- *     kedge_head_backward   derivatives -> dhidden, dW            /
+ *     kedge_head_backward   derivatives -> dhidden, dweight       /
  *
  * The letters: N rows (sampled tokens that are trained on), S sequences, G groups of
  * samples of one prompt, D model width, V vocabulary, K ids per row. Matrices are dense
@@ -27,12 +27,12 @@
  *    end, where 0 keeps this version's behaviour. (Some functions and structs share a
  *    name, so C++ needs the word struct, too.)
  *  - A function that can fail returns enum kedge_status and fills *err (NULL is allowed)
- *    with one line: expected, found, where. Its outputs are then undefined. The library
+ *    with one line: where, expected, found. Its outputs are then undefined. The library
  *    never prints, never touches signals and never reads the environment.
  *  - The caller owns all arrays; the library does not keep them after the call. `out`
  *    marks outputs. The library owns handles (struct kedge_algo, struct kedge_metrics).
- *  - Any function may be called from any thread at any time, but a handle may be changed
- *    by one thread at a time only.
+ *  - Functions may be called from several threads at once, but while one thread changes
+ *    or frees a handle, no other thread may use that handle.
  *  - The same input gives the same bits for any number of threads; a row of the head does
  *    not depend on the other rows.
  *
@@ -64,9 +64,9 @@ enum kedge_status {
     KEDGE_ENOMEM = 2,       /* allocation failed */
     KEDGE_ESHAPE = 5,       /* dimensions that do not match */
     KEDGE_EDTYPE = 6,       /* another element type than expected */
-    KEDGE_ENOTFOUND = 7,    /* no such key, preset or row; the message lists the names */
+    KEDGE_ENOTFOUND = 7,    /* no such key, preset or row; the message may suggest one */
     KEDGE_EUNSUPPORTED = 8, /* valid, but not supported by this build or machine */
-    KEDGE_ENONFINITE = 12   /* NaN or infinity; the message names the first place */
+    KEDGE_ENONFINITE = 12   /* NaN or infinity; the message names the first */
 };
 
 struct kedge_err {
@@ -86,8 +86,8 @@ KEDGE_API const char *kedge_status_name(int status);
 /* Version of the loaded library, not of this header: "0.1.0". */
 KEDGE_API const char *kedge_version(void);
 
-/* Number of threads of the head, for calls from any thread; 0 (the default): OpenMP's
- * default for the calling thread. No result depends on it. */
+/* Number of threads in kedge_head, kedge_head_backward and kedge_ema, whichever thread
+ * calls; 0 (initially): OpenMP's default for that thread. No result depends on it. */
 KEDGE_API void kedge_set_threads(int n);
 KEDGE_API int kedge_get_threads(void);
 
@@ -99,9 +99,9 @@ KEDGE_API int kedge_has_bf16(void);
 struct kedge_algo;
 
 /* A new algorithm: the defaults (advantage grpo, surrogate ppo-clip 0.2/0.2, token-mean,
- * no KL, no anchor), then a preset's values for the algorithm (its values for the run are
- * ignored); preset NULL: defaults only.
- * *algo out: owned by the caller, for kedge_algo_free (NULL is allowed there).
+ * no KL, no anchor), then the preset's values of algo.*, kl.* and anchor.* (its other
+ * values are ignored). preset NULL: defaults only.
+ * *algo out: owned by the caller, who calls kedge_algo_free (NULL is allowed there).
  * errors: ENOTFOUND (preset), ENOMEM */
 KEDGE_API int kedge_algo_create(struct kedge_algo **algo, const char *preset,
                                 struct kedge_err *err) KEDGE_MUST_CHECK;
@@ -109,11 +109,11 @@ KEDGE_API void kedge_algo_free(struct kedge_algo *algo);
 
 /* Sets one key from text, as in a recipe: ("kl.beta", "0.001"), ("kl.estimator", "k3").
  * Keys: kedge_key; rows: kedge_row; both with formula and source in docs/algorithms.md.
- * errors: ENOTFOUND (key or row; lists valid names), EINVAL (not a value of the key) */
+ * errors: ENOTFOUND (no such key or row), EINVAL (not a value of the key) */
 KEDGE_API int kedge_algo_set(struct kedge_algo *algo, const char *key, const char *value,
                              struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* The value of a key as text; kedge_algo_set reads back the same value.
+/* The value of a key as text, from which kedge_algo_set restores exactly this value.
  * text (bytes) out.   errors: ENOTFOUND, EINVAL (bytes too few) */
 KEDGE_API int kedge_algo_get(const struct kedge_algo *algo, const char *key, char *text,
                              size_t bytes, struct kedge_err *err) KEDGE_MUST_CHECK;
@@ -130,7 +130,7 @@ enum kedge_need {
     KEDGE_NEED_VALUES = 1 << 7,        /* scores.value: a critic */
     KEDGE_NEED_SUM_SQ = 1 << 8,        /* scores.sum_sq and .old_logp */
     KEDGE_NEED_GROUP = 1 << 9,         /* two or more samples per prompt */
-    /* off-policy its gradient is wrong without kl.importance */
+    /* without kl.importance, the gradient is wrong in off-policy updates */
     KEDGE_NEED_ON_POLICY_OR_IW = 1 << 10,
     KEDGE_NEED_ENTROPY = 1 << 11,   /* entropy */
     KEDGE_NEED_SELECTION = 1 << 12, /* kedge_select over the optimizer batch */
@@ -142,8 +142,8 @@ enum kedge_scope { KEDGE_SCOPE_TOKEN, KEDGE_SCOPE_SEQUENCE, KEDGE_SCOPE_BATCH };
 
 struct kedge_needs {
     size_t size;
-    unsigned needs;    /* bits of enum kedge_need, of all rows */
-    int scope;         /* enum kedge_scope */
+    unsigned needs;    /* bits of enum kedge_need, of all chosen rows */
+    int scope;         /* enum kedge_scope, the widest of all chosen rows */
     int sampler_top_k; /* columns of the sampler's ids; 0: none */
     int anchor_top_k;  /* columns of the anchor's ids; 0: none. K is the sum of both */
 };
@@ -152,7 +152,7 @@ struct kedge_needs {
 KEDGE_API int kedge_algo_needs(struct kedge_needs *needs, const struct kedge_algo *algo,
                                struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* Properties of the trainer. 0 means unknown: not checked. */
+/* Properties of the trainer. vocab, samples, max_top_k: 0 means unknown, not checked. */
 struct kedge_setting {
     size_t size;
     int64_t vocab;          /* V */
@@ -160,15 +160,15 @@ struct kedge_setting {
     int max_top_k;          /* maximum number of ids that the sampler can record */
     int off_policy;         /* several updates per step, lag, or another sampler */
     int truncated_sampling; /* top_p, top_k or min_p */
-    /* needs that the trainer meets: GREEDY to SUM_SQ, EXACT, SELECTION */
+    /* needs that the trainer meets: EXACT_*, GREEDY, VALUES, SUM_SQ, SELECTION, PARTS */
     unsigned provides;
-    int reproduction; /* allows combinations with a wrong gradient, as published */
-    int sampled_old;  /* old log-probs equal the sampler's: algo.tis has no effect */
+    int reproduction; /* allows published combinations that have a wrong gradient */
+    int sampled_old;  /* old log-probs are the sampler's: algo.tis is refused */
 };
 
 /* Refuses an algorithm that cannot be computed or has a wrong gradient: numbers out of
- * range, a KL without an anchor, a need missing in `provides`, ... setting NULL: skips
- * the checks that need it, and treats every need as met.
+ * range, a KL without an anchor, a need missing in `provides`, ... setting NULL: as zeros
+ * in every field but `provides`, where every need is met.
  * errors: EINVAL, EUNSUPPORTED, each with the key and the reason */
 KEDGE_API int kedge_algo_check(const struct kedge_algo *algo,
                                const struct kedge_setting *setting,
@@ -180,14 +180,14 @@ KEDGE_API int kedge_algo_check(const struct kedge_algo *algo,
 KEDGE_API const char *kedge_key(size_t i);
 
 /* One row of a table, or a preset (table "method", or "recipe" for a published run;
- * formula "" and needs 0). Static texts. */
+ * formula and gradient "", needs 0). The strings are static. */
 struct kedge_about {
     size_t size;
     const char *table;   /* key that selects the row: "algo.advantage", "kl.estimator" */
-    const char *name;    /* the value of that key, or the preset */
+    const char *name;    /* the value of that key, or the name of the preset */
     const char *help;    /* one line */
     const char *formula; /* plain text; symbols as in docs/algorithms.md */
-    const char *source;  /* paper */
+    const char *source;  /* paper or code */
     unsigned needs;      /* bits of enum kedge_need, of this row alone */
     /* derivative of a token's term with respect to its log-prob inputs; "" if the table
      * has none */
@@ -198,8 +198,8 @@ struct kedge_about {
  * returns 1, or 0 past the end (or if about->size is not set) */
 KEDGE_API int kedge_row(struct kedge_about *about, size_t i);
 
-/* The i-th preset, and its j-th key and value, including those of the run around the
- * algorithm (train.*, rollout.*, ...: not keys of kedge_algo_set).
+/* The i-th preset, and its j-th key and value. Some keys are of the run, not of the
+ * algorithm (train.*, rollout.*, ...): kedge_algo_set does not know these.
  * returns 1, or 0 past the end */
 KEDGE_API int kedge_preset(struct kedge_about *about, size_t i);
 KEDGE_API int kedge_preset_value(const char **key, const char **value, size_t i,
@@ -215,22 +215,22 @@ struct kedge_scores {
     const double *reward;       /* (S) reward of the whole sequence */
     const int64_t *group_begin; /* (G+1) group g: group_begin[g] .. group_begin[g+1]-1 */
     const int64_t *seq_begin;   /* (S+1) tokens of a sequence; 0 first, N last */
-    const double *token_reward; /* (N) or NULL: added to reward (on the last token) */
-    const unsigned char *mask;  /* (N) or NULL: tokens that count */
+    const double *token_reward; /* (N) or NULL: per token; reward is at the last token */
+    const unsigned char *mask;  /* (N) or NULL for all: 1 for tokens that count */
     const double *greedy;       /* (S) reward of the greedy completion; NEED_GREEDY */
     const double *value;        /* (N) a critic's values; NEED_VALUES */
     const double *old_logp;     /* (N) log-probs of the old policy; NEED_SUM_SQ */
     const double *sum_sq;       /* (N) sum_v p_v^2 of the old policy; NEED_SUM_SQ */
-    const double *is_weight;    /* (N) or NULL: importance weight of the sampler */
+    const double *is_weight;    /* (N) or NULL: importance weight old/mu */
     /* Several rewards per sample, for rows that normalise each separately (gdpo,
-     * gdpo-token: NEED_PARTS); reward is then their weighted sum, used for group
-     * statistics only. Other rows use the sum, with part NULL. */
-    const double *part;        /* (S,n_parts) unweighted; NaN: absent */
+     * gdpo-token: NEED_PARTS); `reward`, their weighted sum, then only determines
+     * groups_equal. Other rows use `reward`, and part must be NULL. */
+    const double *part;        /* (S,n_parts) unweighted; NaN: no verdict, adds 0 */
     const double *part_weight; /* (n_parts) */
     int64_t n_parts;
     /* (S) or NULL. 1: the sample has no verdict. Its reward is ignored, means, deviations
-     * and counts leave it out, and its advantage is 0. A group's only kept sample also
-     * gets 0 */
+     * and counts leave it out, and its advantage is 0. With NEED_GROUP, the only sample
+     * that a group keeps of several also gets 0 */
     const unsigned char *drop;
 };
 
@@ -238,19 +238,19 @@ struct kedge_advantage {
     size_t size;
     double *seq;           /* (S) out or NULL; for token rows: mean over the tokens */
     double *token;         /* (N) out; NULL is allowed for trajectory rows */
-    double *returns;       /* (N) out or NULL; token rows only (gae: A + value) */
-    double batch_std;      /* out: divisor of batch-std; 0 if none */
-    double mean, min, max; /* out: over trajectories */
-    int64_t groups_equal;  /* out: groups with equal rewards, which give no signal */
+    double *returns;       /* (N) out or NULL; token rows only (gae: A_t + V_t) */
+    double batch_std;      /* out: the deviation that batch-std divides by; else 0 */
+    double mean, min, max; /* out: over the trajectories that are not dropped */
+    int64_t groups_equal;  /* out: groups dropped or with equal rewards: no signal */
 };
 
 /* A = algo.advantage of the rewards; a trajectory's advantage is repeated for all its
  * tokens.
  *   grpo   (R_i - mean) / (std + 1e-6) of the group      rloo   R_i - mean of the others
- *   gae    A_t = delta_t + gamma lambda A_{t+1},  delta_t = r_t + gamma V_{t+1} - V_t
- * and every other row of kedge_row.
- * errors: EINVAL (an input that the row needs is absent), ENONFINITE, ENOMEM
- * source: of each row, kedge_about */
+ *   gae    A_t = delta_t + gamma lambda A_{t+1},  delta_t = r_t + gamma V_{t+1} - V_t,
+ *          whitened over all tokens at the end (returns: before)
+ * kedge_row lists the other rows and the source of each.
+ * errors: EINVAL (an input that the row needs is absent), ENONFINITE, ENOMEM */
 KEDGE_API int kedge_advantages(struct kedge_advantage *out, const struct kedge_algo *algo,
                                const struct kedge_scores *scores,
                                struct kedge_err *err) KEDGE_MUST_CHECK;
@@ -265,14 +265,14 @@ struct kedge_weights {
 };
 
 /* Weight of every token's term, so that loss = sum_n weight[n] term[n] is algo.aggregate
- * over the whole optimizer batch, L_i the length of the sequence:
+ * over the optimizer batch: N tokens, S sequences that have tokens, L_i their length
  *   token-mean          1 / N          seq-mean-token-mean      1 / (S L_i)
  *   seq-mean-token-sum  1 / S          seq-mean-token-sum-norm  1 / algo.length_norm
- *   seq-mean-token-norm 1 / (S algo.length_norm)
+ *   seq-mean-token-norm 1 / (S algo.length_norm)             token-sum  1
  * Compute them before the batch is split into micro-batches or over processes; then the
- * split does not change the gradient. Weights depend on lengths only.
- * seq_begin (S+1); drop (S) or NULL: sequences without policy and entropy loss (they keep
- * their KL, unless kl.after_filter).
+ * split does not change the gradient. Weights depend on lengths and drop only.
+ * seq_begin (S+1); drop (S) or NULL: 1 for sequences that get pg and entropy weights of 0
+ * and that N and S omit. For kl this holds only with kl.after_filter.
  * errors: EINVAL */
 KEDGE_API int kedge_weights(struct kedge_weights *out, const struct kedge_algo *algo,
                             int64_t n_seqs, const int64_t *seq_begin,
@@ -291,8 +291,8 @@ struct kedge_rows {
     const int32_t *tokens;    /* (N) sampled ids; may be NULL if K is 0 */
     const double *logp;       /* (N) log p of the sampled token */
     const double *old_logp;   /* (N) log old */
-    const double *mu_logp;    /* (N) log mu, or NULL: the same as old */
-    /* (N) log q; NEED_ANCHOR. NULL with the iterative anchor: log mu */
+    const double *mu_logp;    /* (N) log mu; NULL: log old */
+    /* (N) log q; NEED_ANCHOR. May be NULL with anchor.kind iterative: q is then mu */
     const double *anchor_logp;
     const double *advantage; /* (N) */
     const double *entropy;   /* (N) entropy of p, or NULL; NEED_ENTROPY */
@@ -303,21 +303,21 @@ struct kedge_rows {
     int k_anchor;
     const int32_t *ids;      /* (N,K) */
     const double *logp_at;   /* (N,K) log p at ids */
-    const double *anchor_at; /* (N,K) log q at ids */
+    const double *anchor_at; /* (N,K) log q at ids; iterative and NULL: mu_at */
     const double *mu_at;     /* (N,K) log mu at ids; NEED_MU_AT */
-    /* Truncated sampling: log of the mass of the recorded kept set; ratios then use the
-     * policies renormalised on it. Both NULL: the full softmax was sampled. */
-    const double *log_kept;     /* (N) of p */
-    const double *old_log_kept; /* (N) of old */
+    /* Truncated sampling: log of the mass that p and old give to the recorded kept set;
+     * ratios then use p and old renormalised on it. Both NULL: full softmax sampled */
+    const double *log_kept;     /* (N) mass under p */
+    const double *old_log_kept; /* (N) mass under old */
     /* (N) each, from kedge_weights. All three NULL: these rows are the whole optimizer
      * batch, and kedge_loss computes weights (and a selection, if needed) itself. */
     const double *pg_weight;
     const double *kl_weight;
     const double *entropy_weight;
-    const double *is_weight; /* (N) or NULL: factor of each policy term (replaces tis) */
+    const double *is_weight;       /* (N) factor of each policy term; NULL: by algo.tis */
     const unsigned char *selected; /* (N) output of kedge_select; NEED_SELECTION */
     double kl_divisor;             /* divisor of each KL term; 0: none */
-    /* clip-cov draws at random, by these two numbers; select_draw is the index of the
+    /* clip-cov selects at random, by these two numbers; select_draw is the index of the
      * optimizer batch in its run, below 2^56 */
     uint64_t select_seed;
     uint64_t select_draw;
@@ -333,41 +333,41 @@ struct kedge_grad {
     double *a_entropy;  /* (N) out: dloss/dentropy; NULL if entropy is not in the loss */
     double *a_kl_exact; /* (N) out: dloss/dkl_exact; NULL if not in the loss */
     double *a_log_kept; /* (N) out: dloss/dlog_kept; needed with log_kept */
-    double *pg_term;    /* (N) out or NULL: policy terms without weight */
-    double *kl_term;    /* (N) out or NULL: KL terms without weight and beta */
-    struct kedge_metrics *metrics; /* NULL, or metrics to which this batch is added */
+    double *pg_term;    /* (N) out or NULL: is_weight surrogate */
+    double *kl_term;    /* (N) out or NULL: KL / kl_divisor */
+    struct kedge_metrics *metrics; /* NULL, or metrics to add this micro-batch to */
     double pg, kl, entropy;        /* out: sums of weight times term */
     double loss;                   /* out: pg + kl.beta kl - algo.entropy_coef entropy */
     int any;                       /* out: 1 if some derivative is not zero */
 };
 
 /* Loss of the algorithm and its derivative with respect to all numbers of the rows that
- * depend on p. If the sampled token is among ids, its total derivative is a_logp plus
- * a_at. Losses and metrics of micro-batches add up to those of the batch.
- *   loss = sum_n pg_weight is_weight surrogate + kl.beta kl_weight KL
+ * depend on p. If the sampled token is among the ids, its total derivative is a_logp plus
+ * its a_at. Losses and metrics of micro-batches add up to those of the batch.
+ *   loss = sum_n pg_weight is_weight surrogate + kl.beta kl_weight KL / kl_divisor
  *          - algo.entropy_coef entropy_weight H
- * errors: EINVAL (an input that the algorithm needs is absent, by name; or a number that
- * kedge_algo_check refuses), ENONFINITE (the first bad token), ENOMEM
- * source: of each row, kedge_about */
+ * errors: EINVAL (an input that the algorithm needs is absent; or a value that
+ * kedge_algo_check refuses), ENONFINITE (names the first bad token), ENOMEM
+ * source: kedge_row gives that of each row */
 KEDGE_API int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                          const struct kedge_rows *rows,
                          struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* Rows of batch scope (clip-cov, kl-cov): selects tokens of the whole optimizer batch.
- * selected (N) out; reads logp, old_logp, log_kept, old_log_kept, advantage, pg_weight,
- * select_seed and select_draw.
- * errors: EINVAL, ENONFINITE (the first bad token), ENOMEM */
+/* For surrogates of batch scope (clip-cov, kl-cov, m2po): selects tokens of the whole
+ * optimizer batch. Reads logp, old_logp, log_kept, old_log_kept, advantage, pg_weight,
+ * select_seed and select_draw. selected (N) out: 1 or 0 (0 for all other surrogates).
+ * errors: EINVAL, ENONFINITE (names the first bad token), ENOMEM */
 KEDGE_API int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
                            const struct kedge_rows *whole,
                            struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* errors: ENOMEM. free: NULL is allowed; clear: resets to empty */
+/* kedge_metrics_free allows NULL; kedge_metrics_clear resets to empty. errors: ENOMEM */
 KEDGE_API int kedge_metrics_create(struct kedge_metrics **metrics,
                                    struct kedge_err *err) KEDGE_MUST_CHECK;
 KEDGE_API void kedge_metrics_free(struct kedge_metrics *metrics);
 KEDGE_API void kedge_metrics_clear(struct kedge_metrics *metrics);
 
-/* The i-th metric, with its name in docs/training.md ("policy/ratio_max", ...); the list
+/* The i-th metric, with its name in docs/metrics.md ("policy/ratio_max", ...); the list
  * depends on the algorithm.   returns 1, or 0 past the end */
 KEDGE_API int kedge_metric(const char **name, double *value,
                            const struct kedge_metrics *metrics,
@@ -381,8 +381,8 @@ enum kedge_dtype {
 };
 
 /* z[n,v] = (hidden[n] . weight[v]) inv_temp[n],   logp[n,v] = z[n,v] - lse[n],
- * lse[n] = log sum_v exp z[n,v].   The anchor is a second head over the same V, of any
- * width; an exact KL takes q from it, as a constant. */
+ * lse[n] = log sum_v exp z[n,v].   The anchor is a second head over the same vocabulary,
+ * of any width; it gives the q of the exact KLs, a constant. */
 struct kedge_head {
     size_t size;
     int dtype;                     /* enum kedge_dtype, of all four matrices */
@@ -392,9 +392,9 @@ struct kedge_head {
     const void *hidden;            /* (N,D) states after the model's last norm */
     const void *weight;            /* (V,D) lm_head.weight */
     const double *inv_temp;        /* (N) 1 / sampling temperature, or NULL for 1 */
-    const int32_t *tokens;         /* (N) sampled ids, -1 for none; or NULL */
+    const int32_t *tokens;         /* (N) sampled ids, -1: none; NULL without logp */
     int k;                         /* K */
-    const int32_t *ids;            /* (N,K), -1: unused slot; or NULL */
+    const int32_t *ids;            /* (N,K), -1: unused slot; NULL without logp_at */
     int top_k;                     /* number of top ids; 0: none */
     int64_t anchor_width;          /* Da; 0 means D */
     const void *anchor_hidden;     /* (N,Da) or NULL */
@@ -402,7 +402,7 @@ struct kedge_head {
     const double *anchor_inv_temp; /* (N), or NULL: inv_temp */
 };
 
-/* Every pointer may be NULL: not computed. */
+/* Outputs whose pointers are NULL are not computed. */
 struct kedge_head_rows {
     size_t size;
     double *lse;        /* (N) out */
@@ -416,38 +416,38 @@ struct kedge_head_rows {
     double *anchor_lse; /* (N) out; needs the anchor */
 };
 
-/* Rows of a head, by tiles of the vocabulary.
+/* Rows of a head, computed tile by tile of the vocabulary.
  * numerics: products and exponentials in fp32 (bf16: inputs as given, sums in fp32),
- * tiles added in double; rows carry fp32 precision, lse and anchor_lse double.
+ * tiles added in double; rows have fp32 precision, lse and anchor_lse double.
  * memory: O(N V / tile) sums and one tile per thread; never (N,V).
- * errors: EINVAL (id out of range, a KL without anchor), ESHAPE, ENOMEM, EUNSUPPORTED */
+ * errors: EINVAL (id out of range, a KL without anchor), ESHAPE, EDTYPE, ENOMEM */
 KEDGE_API int kedge_head(struct kedge_head_rows *rows, const struct kedge_head *head,
                          struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* Derivatives of a loss with respect to the rows, as kedge_loss returns them; NULL if the
- * loss does not use that output. */
+/* Derivatives of a loss with respect to the rows, as kedge_loss returns them (its
+ * a_kl_exact is one of the two KLs); NULL if the loss does not use that output. */
 struct kedge_head_grad {
     size_t size;
     const double *lse;          /* (N) from kedge_head; always needed */
     const double *a_logp;       /* (N) dloss/dlogp */
     const double *a_at;         /* (N,K) dloss/dlogp_at */
     const double *a_entropy;    /* (N) dloss/dentropy */
-    const double *entropy;      /* (N) from kedge_head; with a_entropy */
+    const double *entropy;      /* (N) from kedge_head; needed with a_entropy */
     const double *a_kl_reverse; /* (N) dloss/dkl_reverse */
-    const double *kl_reverse;   /* (N) from kedge_head; with a_kl_reverse */
+    const double *kl_reverse;   /* (N) from kedge_head; needed with a_kl_reverse */
     const double *a_kl_forward; /* (N) dloss/dkl_forward */
-    const double *anchor_lse;   /* (N) from kedge_head; with either KL */
+    const double *anchor_lse;   /* (N) from kedge_head; needed with either KL */
     float *dhidden;             /* (N,D) out, overwritten */
     float *dweight;             /* (V,D) out, added to; or NULL */
 };
 
 /* Gradients of hidden states and weights; the logits are recomputed tile by tile.
- *   dloss/dz_v = a_v - p_v sum_J a  -  c_H p_v (log p_v + H)       J: tokens and ids
+ *   dloss/dz_v = a_v - p_v sum_J a  -  c_H p_v (log p_v + H)       J: token and ids of n
  *                + c_R p_v (log p_v - log q_v - R)  +  c_F (p_v - q_v)
- * with a for tokens and ids, and c_H, c_R, c_F for entropy and KLs; the anchor gets no
- * gradient. numerics: derivatives are rounded to fp32 first; sums over N in a fixed
- * order. errors: EINVAL (a required value of the forward is absent), ESHAPE, ENOMEM,
- * EUNSUPPORTED */
+ * where a is a_logp and a_at; H and R are entropy and kl_reverse; c_H, c_R and c_F are
+ * a_entropy, a_kl_reverse and a_kl_forward. The anchor gets no gradient.
+ * numerics: derivatives are rounded to fp32 first; sums over N in a fixed order.
+ * errors: EINVAL (a required value of the forward is absent), ESHAPE, EDTYPE, ENOMEM */
 KEDGE_API int kedge_head_backward(const struct kedge_head_grad *grad,
                                   const struct kedge_head *head,
                                   struct kedge_err *err) KEDGE_MUST_CHECK;
@@ -455,16 +455,16 @@ KEDGE_API int kedge_head_backward(const struct kedge_head_grad *grad,
 /* ---- around the loss ---- */
 
 /* Overlong penalty, added to a reward:
- *   min(-(length - (max_length - buffer)) / buffer factor, 0),  buffer > 0
+ *   min(0, -factor (length - (max_length - buffer)) / buffer),  buffer > 0
  * source: Yu et al. 2025, arXiv 2503.14476 */
 KEDGE_API double kedge_overlong(int64_t length, int64_t max_length, int64_t buffer,
                                 double factor);
 
 /* KL in the reward: token_reward[n] -= kl.beta KL_n, with the algorithm's sampled
  * estimator between old and anchor (no importance weight: old drew the samples). With
- * kl.in reward (or advantage, advantage-future) kedge_loss has no KL term.
- * token_reward (N) in and out; mean_kl out: mean over sequences of means over tokens;
- * seq_begin (S+1); old_logp, anchor_logp (N)
+ * kl.in reward, advantage or advantage-future, kedge_loss has no KL term.
+ * token_reward (N) in and out; mean_kl out, NULL allowed: mean over sequences of means
+ * over tokens; seq_begin (S+1); old_logp, anchor_logp (N)
  * errors: EINVAL (an estimator that needs more than the sampled token), ENONFINITE */
 KEDGE_API int kedge_kl_reward(double *token_reward, double *mean_kl,
                               const struct kedge_algo *algo, int64_t n_seqs,
@@ -476,7 +476,7 @@ KEDGE_API int kedge_kl_reward(double *token_reward, double *mean_kl,
  * kedge_kl_reward. With kl.in advantage-future, KL_n is replaced by the sum of KL_u over
  * the sequence's tokens u >= n. The arrays hold loss tokens only.
  * advantage (N) in and out; mean_kl out, NULL allowed: as kedge_kl_reward; most out, NULL
- * allowed: the largest amount
+ * allowed: the largest amount subtracted from one token, at least 0
  * errors: EINVAL (as kedge_kl_reward; kl.in neither advantage nor advantage-future),
  * ENONFINITE
  * source: Zhang & Ba 2026, arXiv 2602.04417, code */
@@ -492,20 +492,20 @@ KEDGE_API int kedge_kl_advantage(double *advantage, double *mean_kl, double *mos
 KEDGE_API double kedge_adaptive_kl(double coef, double kl, double target, double horizon,
                                    int64_t n);
 
-/* 1 if the anchor is updated after this step, or after this optimizer update if
- * anchor.unit is updates (counted from 1): uses anchor.kind, .eta, .period. The caller
- * handles anchor.kappa. */
+/* 1 if the anchor is updated after step `step` (with anchor.unit updates: after that
+ * optimizer update), counted from 1; by anchor.kind, .eta and .period. anchor.kappa is
+ * the caller's to apply. */
 KEDGE_API int kedge_anchor_due(const struct kedge_algo *algo, int64_t step);
 
-/* anchor <- eta anchor + (1 - eta) theta, element by element; anchor (n) in and out, fp32
- * master weights; eta in 0..1. Equal weights stay equal, and eta 0 copies.
+/* anchor <- eta anchor + (1 - eta) theta, element by element; anchor (n) in and out,
+ * theta (n): fp32 master weights; eta in 0..1. Equal weights stay equal; eta 0 copies.
  * errors: EINVAL.   source: Zhang & Ba 2026, arXiv 2602.04417 */
 KEDGE_API int kedge_ema(float *anchor, const float *theta, int64_t n, double eta,
                         struct kedge_err *err) KEDGE_MUST_CHECK;
 
 /* Loss of a critic at one token, and its derivative with respect to value:
  *   1/2 max((v - G)^2, (clip(v, v_old - range, v_old + range) - G)^2)
- * dvalue, clipped (1 if the second is larger) out; NULL is allowed.   returns the loss
+ * dvalue, clipped (1 if the clipped term is larger) out, NULL allowed.   returns the loss
  * source: Schulman et al. 2017, arXiv 1707.06347, as verl computes it */
 KEDGE_API double kedge_value_loss(double *dvalue, int *clipped, double value,
                                   double old_value, double returns, double range);

@@ -1,17 +1,17 @@
 """kedge: KL-controlled policy gradients and the fused vocabulary head, for Python.
 
-One file over libkedge through ctypes; nothing to compile. Needs numpy; torch (CPU tensors)
-where gradients are wanted. The mathematics is in the library: this file passes pointers.
+One file that calls libkedge through ctypes; nothing to compile. Needs numpy, and torch (CPU
+tensors) for gradients. The mathematics is in the library: this file only passes pointers.
 
     import kedge
     algo = kedge.Algo("grpo", {"kl.beta": 0.01})
     loss = kedge.fused_loss(hidden, lm_head.weight, tokens, algo=algo, lengths=lengths,
                             advantage=advantage, old_logp=old, anchor_logp=anchor)
-    loss.backward()                      # into hidden and the weight; no array of (N,V)
+    loss.backward()                      # into hidden and lm_head.weight; no array of (N,V)
 
-N rows (sampled tokens that are trained on, sequence after sequence), `lengths` the number of
-rows of each sequence, K ids a row, V vocabulary. kedge.h says every formula, shape and
-unit; docs/libkedge.md is the tour. Errors are KedgeError with what was expected and found.
+N: rows (sampled tokens that are trained on, sequence after sequence); S: sequences; lengths
+(S): rows of each sequence; K: ids per row; V: vocabulary. kedge.h has every formula, shape and
+unit; docs/libkedge.md is the tutorial. KedgeError names what was expected and found.
 """
 
 import ctypes as C
@@ -77,7 +77,7 @@ _lib = None
 
 
 class KedgeError(ValueError):
-    """What libkedge refuses; .status is its enum kedge_status."""
+    """An error of libkedge or of an argument; .status is a value of enum kedge_status."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -85,8 +85,8 @@ class KedgeError(ValueError):
 
 
 def load(path=None):
-    """Load libkedge from path; without one: beside an installation or build of this file, then
-    where the system's loader looks. Called by itself at the first use."""
+    """Load libkedge from path. Without path: from the installation or build that contains this
+    file, else wherever the system's loader finds it. The first use calls load()."""
     global _lib
     here = os.path.dirname(os.path.abspath(__file__))
     places = [path] if path else [
@@ -124,17 +124,17 @@ def _new(kind, **fields):
 
 
 def version():
-    """Of the library, "0.1.0"."""
+    """Version of the loaded library: "0.1.0"."""
     return (_lib or load()).kedge_version().decode()
 
 
 def set_threads(n):
-    """Threads of the head; 0: all. No result depends on it."""
+    """Number of threads of the head and of ema; 0: OpenMP's default. No result depends on it."""
     (_lib or load()).kedge_set_threads(C.c_int(n))
 
 
 def has_bf16():
-    """Whether this processor multiplies bf16."""
+    """Whether bfloat16 matrices are supported: always true."""
     return bool((_lib or load()).kedge_has_bf16())
 
 
@@ -147,12 +147,12 @@ def _listed(function):
 
 
 def rows():
-    """Every row of every table: table (the key that chooses it), name, help, formula, ..."""
+    """Every row of every table, as dicts: table (the key that selects the row), name, help, ..."""
     return _listed((_lib or load()).kedge_row)
 
 
 def presets():
-    """Every preset with kind, help, source, and values (those of the run around it included)."""
+    """Every preset: name, kind, help, source, and values (also of the run: train.*, ...)."""
     lib, found = _lib or load(), _listed((_lib or load()).kedge_preset)
     for i, preset in enumerate(found):
         key, value, values, j = C.c_char_p(), C.c_char_p(), {}, 0
@@ -178,7 +178,7 @@ def keys():
 
 
 def _array(x, dtype, name, shape=None):
-    """x as a contiguous numpy array, or None. shape: what is expected; -1 is any."""
+    """x as a contiguous numpy array; None for None. shape: as expected; -1: any length."""
     if x is None:
         return None
     if torch is not None and isinstance(x, torch.Tensor):
@@ -215,9 +215,9 @@ def _begin(lengths):
 
 
 class Algo:
-    """One row of each table, and numbers: a preset (or None), then keys and values.
+    """An algorithm: the defaults, then a preset (or None), then keys and values.
 
-    Algo("ema-pg", {"kl.top_k": 64}); keys() lists the keys, rows() what they may say."""
+    Algo("ema-pg", {"kl.top_k": 64}); keys() lists the keys, rows() the names that select rows."""
 
     def __init__(self, preset=None, options=None):
         self._handle = C.c_void_p()
@@ -250,18 +250,18 @@ class Algo:
         return s
 
     def check(self, **setting):
-        """Refuse what cannot be computed or misleads; see struct kedge_setting. Without a
-        setting every need counts as met."""
+        """Raise KedgeError if the algorithm cannot be computed or has a wrong gradient. setting:
+        fields of struct kedge_setting; without any, every need counts as met."""
         s = C.byref(_new(_Setting, **setting)) if setting else None
         _call("kedge_algo_check", self._handle, s)
 
     def anchor_due(self, step):
-        """Whether the anchor moves after this step, counted from 1."""
+        """Whether the anchor is updated after this step (anchor.unit: update), counted from 1."""
         return bool(_lib.kedge_anchor_due(self._handle, step))
 
 
 class Metrics:
-    """Adds up over micro-batches; .dict(algo) gives names and numbers."""
+    """Sums of metrics over micro-batches; .dict(algo) returns names and values."""
 
     def __init__(self):
         self._handle = C.c_void_p()
@@ -298,16 +298,16 @@ class Result:
 def advantages(algo, reward, lengths, group_sizes, *, token_reward=None, mask=None, greedy=None,
                value=None, old_logp=None, sum_sq=None, is_weight=None, part=None, part_weight=None,
                drop=None):
-    """Advantages of S answers in groups of the same prompt (group_sizes add up to S).
+    """Advantages of S completions in groups of the same prompt (group_sizes add up to S).
 
-    part (S,P): several rewards, for gdpo and gdpo-token, with part_weight (P) or 1 each; reward
-    None is then their sum by weight. nan: an answer lacks this one.
-    drop (S): answers without a verdict; they are in no mean, and their advantage is 0.
+    part (S,P): several rewards, for gdpo and gdpo-token; nan: this completion lacks that reward.
+    part_weight (P): default 1 each. If reward is None, it is the weighted sum of part.
+    drop (S): true for completions without a verdict: no mean counts them, their advantage is 0.
     returns .token (N), .seq (S), .returns (N), .batch_std, .mean, .min, .max, .groups_equal"""
     seq_begin, group_begin = _begin(lengths), _begin(group_sizes)
     s, n = len(seq_begin) - 1, int(seq_begin[-1])
     if group_begin[-1] != s:
-        raise KedgeError(5, f"group_sizes: expected a sum of {s} answers, found {group_begin[-1]}")
+        raise KedgeError(5, f"group_sizes: expected a sum of {s} completions, found {group_begin[-1]}")
     if part is not None:
         part = np.asarray(part)
         if part.ndim != 2:
@@ -337,7 +337,7 @@ def advantages(algo, reward, lengths, group_sizes, *, token_reward=None, mask=No
 def weights(algo, lengths, drop=None):
     """Weight of every token's term over the whole optimizer batch, before it is split.
 
-    drop (S): answers without policy and entropy loss.   returns .pg, .kl, .entropy, each (N)"""
+    drop (S): true for completions without policy and entropy loss.   returns .pg, .kl, .entropy, each (N)"""
     begin = _begin(lengths)
     s, n = len(begin) - 1, int(begin[-1])
     drop = _array(drop, np.uint8, "drop", (s,))
@@ -389,10 +389,10 @@ def loss(algo, logp, lengths, *, metrics=None, **fields):
     logp (N); fields, each as in struct kedge_rows: old_logp (N; absent: logp itself, on-policy),
     advantage, anchor_logp, mu_logp, entropy, kl_exact, log_kept, old_log_kept, is_weight (N);
     tokens (N); ids, logp_at, anchor_at, mu_at (N,K: the sampler's columns, then the anchor's);
-    weights (of weights(); absent: these rows are the whole optimizer batch), selected,
-    kl_divisor, select_seed, select_draw. metrics: a Metrics that these rows are added to.
-    returns .loss, .pg, .kl, .entropy, .a_logp (N), .a_at (N,K), .a_entropy, .a_kl_exact,
-    .a_log_kept (N): derivatives of the loss"""
+    weights (result of weights(); absent: these rows are the whole optimizer batch), selected,
+    kl_divisor, select_seed, select_draw. metrics: the Metrics to which these rows are added.
+    returns .loss, .pg, .kl, .entropy, and the derivatives of the loss: .a_logp (N), .a_at (N,K),
+    .a_entropy, .a_kl_exact, .a_log_kept (N)"""
     rows, keep, n, k = _rows(algo, logp, lengths, fields)
     a = {f: np.zeros(n) for f in ("a_logp", "a_entropy", "a_kl_exact", "a_log_kept")}
     a["a_at"] = np.zeros((n, k))
@@ -404,7 +404,7 @@ def loss(algo, logp, lengths, *, metrics=None, **fields):
 
 
 def select(algo, logp, lengths, **fields):
-    """Which tokens of the whole optimizer batch rows of batch scope choose.   returns (N)"""
+    """kedge_select: selected tokens (N) of the whole optimizer batch, for clip-cov, kl-cov, m2po."""
     rows, keep, n, _ = _rows(algo, logp, lengths, fields)
     selected = np.zeros(n, np.uint8)
     _call("kedge_select", C.c_void_p(_at(selected)), algo._handle, C.byref(rows))
@@ -416,7 +416,7 @@ def select(algo, logp, lengths, **fields):
 
 
 class _Matrix:
-    """A matrix of fp32 or bf16 where it lies: numpy float32, or a torch CPU tensor."""
+    """A matrix, copied only if not contiguous: numpy float32, or torch CPU float32 or bfloat16."""
 
     def __init__(self, x, name):
         if torch is not None and isinstance(x, torch.Tensor):
@@ -472,7 +472,7 @@ class _HeadCall:
                            anchor_weight=q[1].address if q[1] else None)
 
     def forward(self, entropy=True, reverse=True, forward=True):
-        """Rows by name; None where not wanted or not there."""
+        """Rows by name; None for those that were not requested or lack an input."""
         n, anchor = self.n, len(self.matrices) > 2
         rows = {"lse": np.zeros(n),
                 "logp": np.zeros(n) if self.tokens is not None else None,
@@ -501,12 +501,12 @@ class _HeadCall:
 
 def head(hidden, weight, tokens=None, ids=None, top_k=0, temperature=None, anchor_hidden=None,
          anchor_weight=None):
-    """Rows of a head without its logits, in numpy (float64; top_ids int32).
+    """Rows of a head without an array (N,V), in numpy (float64; top_ids int32).
 
     hidden (N,D) and weight (V,D): numpy float32, or torch CPU float32 or bfloat16; tokens (N),
     ids (N,K): -1 is none; temperature: a number or (N).
-    returns .lse .logp .logp_at .entropy .top_ids .top_logp .kl_reverse .kl_forward .anchor_lse,
-    None where the arguments do not give one"""
+    returns .lse .logp .logp_at .entropy .top_ids .top_logp .kl_reverse .kl_forward .anchor_lse;
+    None for a row whose input (tokens, ids, top_k or the anchor) was not given"""
     return _HeadCall(hidden, weight, tokens, ids, top_k, temperature, anchor_hidden,
                      anchor_weight).forward()
 
@@ -517,7 +517,7 @@ if torch is not None:
     _OUT = ("logp", "logp_at", "entropy", "kl_reverse", "kl_forward")
 
     class _HeadFunction(torch.autograd.Function):
-        """Forward and backward of the head; what is wanted of a row is in `want`."""
+        """Forward and backward of the head. want: names of the optional rows to compute."""
 
         @staticmethod
         def forward(ctx, hidden, weight, call, want):
@@ -542,10 +542,10 @@ if torch is not None:
 
     def head_rows(hidden, weight, tokens=None, ids=None, temperature=None, anchor_hidden=None,
                   anchor_weight=None, want=("entropy",)):
-        """The same rows with gradients into hidden and weight: any loss of them can be written
-        in torch. want: of entropy, kl_reverse, kl_forward.
-        returns .logp (N), .logp_at (N,K), .entropy, .kl_reverse, .kl_forward (N): float64 tensors,
-        None where not wanted or not there"""
+        """Rows as in head(), with gradients into hidden and weight: any loss of these rows can be
+        written in torch. want: any of entropy, kl_reverse, kl_forward.
+        returns .logp (N), .logp_at (N,K), .entropy, .kl_reverse, .kl_forward (N): float64 tensors;
+        None for a row that is not in want or whose input was not given"""
         call = _HeadCall(hidden, weight, tokens, ids, 0, temperature, anchor_hidden, anchor_weight)
         return Result(**dict(zip(_OUT, _HeadFunction.apply(hidden, weight, call, want))))
 
@@ -569,17 +569,17 @@ if torch is not None:
     def policy_loss(logp, *, algo, lengths, logp_at=None, entropy=None, kl_exact=None,
                     log_kept=None, **fields):
         """The loss of rows as a float64 scalar, with gradients into logp, logp_at, entropy,
-        kl_exact and log_kept. Everything else is a constant: see loss()."""
+        kl_exact and log_kept. The other fields, as in loss(), are constants."""
         return _LossFunction.apply(logp, logp_at, entropy, kl_exact, log_kept, algo, lengths,
                                    fields)
 
     def fused_loss(hidden, weight, tokens, *, algo, lengths, ids=None, temperature=None,
                    anchor_hidden=None, anchor_weight=None, **fields):
         """From hidden states (N,D) and head weights (V,D), float32 or bfloat16, to the loss, with
-        gradients into both; no array of (N,V) in either direction. What the algorithm reads of
-        the current policy (logp, logp_at, entropy, the exact KL) comes from the head; the rest is
-        as in loss(): old_logp, advantage, anchor_logp, ids with anchor_at and mu_at, weights, ...
-        For kl.estimator exact-reverse or exact-forward give anchor_hidden and anchor_weight."""
+        gradients into hidden and weight; no array (N,V) in either direction. The head computes
+        logp, logp_at, entropy and the exact KL; the other fields are as in loss(): old_logp,
+        advantage, anchor_logp, ids with anchor_at and mu_at, weights, ...
+        kl.estimator exact-reverse and exact-forward need anchor_hidden and anchor_weight."""
         needs = algo.needs().needs
         kl = "kl_reverse" if needs & _NEED_EXACT_REVERSE else \
              "kl_forward" if needs & _NEED_EXACT_FORWARD else None
@@ -597,7 +597,7 @@ if torch is not None:
 
 
 def kl_reward(algo, token_reward, lengths, old_logp, anchor_logp):
-    """token_reward - kl.beta KL of the algorithm's sampled estimator.   returns (N), mean KL"""
+    """kedge_kl_reward on a copy.   returns token_reward - kl.beta KL_n (N), mean KL"""
     begin = _begin(lengths)
     n, mean = int(begin[-1]), _D()
     out = _real(token_reward, "token_reward", n).copy()
@@ -609,9 +609,9 @@ def kl_reward(algo, token_reward, lengths, old_logp, anchor_logp):
 
 
 def kl_advantage(algo, advantage, lengths, old_logp, anchor_logp):
-    """advantage - kl.beta KL (kl.in advantage), of all later tokens too (advantage-future).
-
-    returns (N), mean KL, the largest amount"""
+    """kedge_kl_advantage on a copy: subtracts kl.beta KL_n (kl.in advantage), or kl.beta times the
+    sum of KL_u over u >= n (advantage-future).
+    returns advantage (N), mean KL, the largest amount subtracted from one token"""
     begin = _begin(lengths)
     n, mean, most = int(begin[-1]), _D(), _D()
     out = _real(advantage, "advantage", n).copy()
@@ -623,7 +623,7 @@ def kl_advantage(algo, advantage, lengths, old_logp, anchor_logp):
 
 
 def overlong(length, max_length, buffer, factor):
-    """Overlong penalty of an answer (DAPO)."""
+    """Overlong penalty of a completion, 0 or less (DAPO)."""
     return (_lib or load()).kedge_overlong(length, max_length, buffer, factor)
 
 
@@ -633,7 +633,7 @@ def adaptive_kl(coef, kl, target, horizon, n):
 
 
 def _floats(x, name):
-    """Address and size of float32 that lies in one piece, to be changed in place."""
+    """Address and number of elements of a contiguous float32 array, for use in place."""
     tensor = torch is not None and isinstance(x, torch.Tensor)
     whole = x.is_contiguous() and x.device.type == "cpu" if tensor else x.flags.c_contiguous
     if x.dtype not in ((torch.float32,) if tensor else (np.float32,)) or not whole:

@@ -1,8 +1,8 @@
-/* The library as a whole: version, threads, errors, and structs of another version. A
- * program compiled against one header may load a newer library. Its structs carry their
- * size: fields after it are taken as zero, the default of every field. If the struct is
- * larger than the library knows, the rest must be zero. Results are truncated to the size
- * of the user's struct. */
+/* The library as a whole: version, errors, and structs of another version. A program
+ * compiled against one header may load a newer or older library. Its structs carry their
+ * size: fields beyond that size are taken as zero, the default of every field. If the
+ * struct is larger than the library's, the rest must be zero. Results are truncated to
+ * the size of the user's struct. */
 #include "lib/lib_internal.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Advantages, weights, selection and loss for the library's user: checks public structs
  * and passes them to policy/. policy/ trusts its callers, but a user's arrays may hold
- * anything: negative counts, decreasing offsets, NaN and unbounded scores are refused by
- * field and place before anything is written. Pointers are passed on without a copy. Sums
- * of metrics are kept between calls, because means of micro-batches cannot be added. */
+ * anything: negative counts, decreasing offsets and unbounded scores are refused here,
+ * with field and index, before anything is written. Pointers are passed on uncopied.
+ * Metrics are kept as sums, because means of micro-batches cannot be added. */
 #include "lib/lib_internal.h"
 
 #include "base/mem.h"
