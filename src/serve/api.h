@@ -1,9 +1,9 @@
-/* OpenAI's API as data: a request's JSON to a struct, responses to JSON. No sockets,
- * threads or engine.
+/* OpenAI's API as data: turns a request's JSON into a struct, and responses into JSON. No
+ * sockets, threads or engine.
  *
- * Every field of a request is a row of a table: it is used, or ignored because it cannot
- * change the response, or accepted only with its neutral value. Any other field is
- * refused by name, so nothing that would change a response is ignored.
+ * A table has a row for every known field of a request: the field is used, or ignored
+ * because it cannot change the response, or accepted only with its neutral value. Any
+ * other field is refused by name, so nothing that would change a response is ignored.
  */
 #ifndef KG_SERVE_API_H
 #define KG_SERVE_API_H
@@ -23,8 +23,8 @@
 enum {
     KG_API_MAX_CHOICES = 256,
     KG_API_MAX_TOP = 20,
-    /* limits of listed prompt log-probs: per response; per stream, whose first piece must
-     * fit into the client's buffer */
+    /* most log-probs of prompts that are listed: in a whole response; in a stream, whose
+     * first piece lists them all and must fit into the client's buffer */
     KG_API_MAX_LISTED = 1 << 20,
     KG_API_MAX_STREAMED = 1 << 14,
     KG_API_DEFAULT_TOKENS = 16,
@@ -50,7 +50,7 @@ static inline bool kg_api_is_answered(enum kg_api_kind kind) /* needs the model 
 /* Fields of an error response besides its message. */
 struct kg_api_fault {
     int status;        /* HTTP status */
-    const char *param; /* the invalid field, static or of the request; NULL: none */
+    const char *param; /* the invalid field, static or the request's; NULL: none */
     const char *code;  /* NULL for none; static text */
 };
 /* Appends {"error": {"message", "type", "param", "code"}}; the type follows from the
@@ -69,13 +69,13 @@ struct kg_api_prompt {
 
 struct kg_api_request {
     enum kg_api_kind kind;
-    struct kg_json_doc doc;       /* owned; fields below borrow from doc */
+    struct kg_json_doc doc;       /* owned; pointers below borrow from it */
     const char *model;            /* NULL: not given */
     const char *id;               /* id for the response; NULL: the server chooses it */
     const struct kg_json *params; /* kind GENERATE: sampling_params; NULL: not given */
     const struct kg_json *prompt, *messages, *template_vars;
     const char *effort, *verbosity; /* template variables; NULL: not given */
-    struct kg_json_doc vars;        /* owned; template_vars with effort and verbosity */
+    struct kg_json_doc vars;        /* owned; template_vars, effort and verbosity */
     const struct kg_json *tools;    /* NULL: no tools */
     bool no_tools;                  /* tool_choice is "none" */
     bool one_call;                  /* parallel_tool_calls is false */
@@ -85,9 +85,9 @@ struct kg_api_request {
     bool stream;
     bool include_usage;
     bool logprobs;
-    int top_logprobs;   /* number of other ids listed with each token */
+    int top_logprobs;   /* number of likeliest ids listed with each token */
     bool prompt_scores; /* list the prompt's log-probs; kind GENERATE */
-    int top_prompt;     /* number of ids listed with each prompt token */
+    int top_prompt;     /* number of likeliest ids listed with each prompt token */
     bool echo;
     bool ignore_eos;
     bool texts;           /* kind GENERATE: also return the text */
@@ -99,7 +99,7 @@ struct kg_api_request {
     bool seeded;
     uint64_t seed;
     int64_t max_tokens; /* KG_API_NOT_GIVEN before kg_api_encode; 0: none, with echo */
-    struct kg_sampling sampling; /* only the fields of rollout/sampling.h's rows */
+    struct kg_sampling sampling; /* only the fields of kg_sampling_rows are set */
     double repetition, presence, frequency;
     const struct kg_json *stop_tokens; /* NULL: none */
     int32_t *stop_ids;                 /* (n_stop_ids) owned; set by kg_api_encode */
@@ -152,7 +152,7 @@ struct kg_api_model {
     const char *name;
     const char *parent; /* name of its base model; NULL: not an adapter */
     int32_t adapter;    /* as in struct kg_request */
-    /* complete responses list the experts of their tokens; NULL: not */
+    /* not NULL: complete responses list the experts of their tokens */
     const struct kg_model_config *routed;
     int64_t created;                     /* seconds since 1970 */
     const struct kg_tokenizer *tok;      /* NULL: ids only */
@@ -161,21 +161,21 @@ struct kg_api_model {
     const char *opening; /* start of the assistant's turn: text/prompt.h; NULL: none */
     const char *date;    /* see text/prompt.h; NULL: today, at each request */
     int32_t vocab;
-    int32_t max_len; /* prompt and completion */
+    int32_t max_len; /* tokens of prompt and completion together */
     /* max_tokens for requests that do not set it; 0: for chat the rest of the context,
      * for completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
     bool knows_calls;             /* kg_tool_calls_known */
-    bool budgeted;                /* the episode's budgets shorten and refuse turns */
-    struct kg_sessions *sessions; /* borrowed; NULL: none are kept */
+    bool budgeted;                /* an episode's budgets may shorten or refuse turns */
+    struct kg_sessions *sessions; /* borrowed; NULL: no sessions are kept */
 };
 
 /* The model with this name; the first if NULL.
  * errors: NOTFOUND, listing the names */
 kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model *models,
                       size_t n, const char *name, struct kg_err *err) KG_MUST_CHECK;
-/* Tokenizes the request's prompts and sets max_tokens. m: the requested model
- * errors: as kg_api_parse */
+/* Tokenizes the request's prompts, stop ids and biases, and sets max_tokens. m: the
+ * requested model.   errors: as kg_api_parse */
 kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                         const struct kg_api_model *m, struct kg_err *err) KG_MUST_CHECK;
 
@@ -186,7 +186,7 @@ struct kg_api_answer {
     const struct kg_api_model *m;
     char id[40];
     int64_t created;
-    /* the seed used; an extension, so that every completion can be reproduced */
+    /* the seed that was used; an extension that makes every completion reproducible */
     uint64_t seed;
     bool seedless; /* an episode determines the draws, so there is no seed to report */
 };
@@ -195,13 +195,13 @@ struct kg_api_usage {
     int64_t prompt_tokens, completion_tokens;
 };
 
-/* The text offset of the next token, in characters. A character counts when its last byte
- * has arrived, so a token that only begins one adds nothing. Malformed bytes count one
- * each. {0} is the start. */
+/* The text offset of the next token, in characters. A character counts once its last byte
+ * has arrived, so a token that only begins a character adds 0. Each malformed byte counts
+ * as one character. {0} is the start. */
 struct kg_api_offset {
     size_t characters;
     char part[4]; /* bytes of an incomplete character */
-    size_t n;     /* number of bytes in `bytes` */
+    size_t n;     /* number of bytes in `part` */
 };
 void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n);
 
@@ -215,15 +215,15 @@ struct kg_api_choice {
     size_t from, to; /* tokens of t listed in this piece */
     /* not NULL: list the prompt's tokens and scores first */
     const struct kg_api_prompt *prompt;
-    struct kg_api_offset *offset;      /* offset of token `from`; then of token `to` */
-    enum kg_finish finish;             /* NONE: unfinished */
+    struct kg_api_offset *offset;      /* in: of token `from`; out: of token `to` */
+    enum kg_finish finish;             /* KG_FINISH_NONE: unfinished */
     const struct kg_tool_calls *calls; /* tool calls of the completion; NULL: none */
 };
 
 /* A complete response is begin, choices, end. A streamed piece has the same form, with
  * `piece` true.
- * first: a complete response, or the first piece of a choice
- * usage NULL: none (in a stream with include_usage: null). */
+ * first: true for a complete response and for the first piece of a choice
+ * usage NULL: no usage (in a stream with include_usage: null). */
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                            bool first, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, bool piece,

@@ -3,9 +3,9 @@
  * The parser has checked the form of the request. Here it meets the model: its tokenizer,
  * template, vocabulary and length. The intake thread finds every fault of a request
  * before the engine sees it, so a fault is a response with a status and never breaks a
- * batch. Text is encoded as in training. A limit that is not set is the default or the
- * rest of the context, whichever is less; a limit that is set and does not fit is an
- * error, never a shorter completion.
+ * batch. Text is encoded as in training. If max_tokens is not set, it is the default or
+ * the rest of the context, whichever is less; if it is set and does not fit, the request
+ * is refused: no completion is shortened.
  */
 #include "serve/api.h"
 

@@ -1,9 +1,9 @@
 /* Responses of /inference/v1/generate: ids in, ids out, as in vLLM.
  *
- * Trainers read these, so they contain no text that would have to be parsed. Two
- * generations of clients read a log-prob differently: older ones "token", which is
- * "token_id:ID", newer ones "token_id" and "rank"; both are written. A number in place of
- * infinity would be trained on, so infinity is an error here.
+ * Trainers read these, so they contain no text that would have to be parsed. Older and
+ * newer clients read a log-prob differently: older ones "token", which is "token_id:ID",
+ * newer ones "token_id" and "rank"; both are written. A finite number instead of infinity
+ * would be trained on, so infinity is an error here.
  */
 #include "serve/api_ids.h"
 

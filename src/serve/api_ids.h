@@ -1,5 +1,5 @@
-/* Parts of responses of kind KG_API_GENERATE, and an entry that chat responses have, too;
- * api_write.c combines them. */
+/* Parts of responses of kind KG_API_GENERATE, and the log-prob entry, which responses of
+ * chat have too. api_write.c puts responses together. */
 #ifndef KG_SERVE_API_IDS_H
 #define KG_SERVE_API_IDS_H
 
@@ -13,8 +13,8 @@ kg_status kg_api_put_entry(struct kg_str *out, const struct kg_api_answer *a,
 /* The part before the choices. first: as in kg_api_put_begin */
 kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a,
                                bool first, struct kg_err *err) KG_MUST_CHECK;
-/* The part after the choices of a complete response; nothing unless requested.
- * errors: as for a choice */
+/* The prompt's log-probs, after the choices of a complete response; nothing unless the
+ * request asks for them.   errors: ENONFINITE (a log-prob) */
 kg_status kg_api_put_prompt_scores(struct kg_str *out, const struct kg_api_request *r,
                                    struct kg_err *err) KG_MUST_CHECK;
 /* Appends "routed_experts", the experts of the tokens of a complete response; nothing if

@@ -3,9 +3,9 @@
  * Clients are strict about shapes and differ in which they read, so one function writes
  * each shape, for whole responses and pieces of a stream alike. JSON is written directly,
  * because the order of its parts is known. A token need not be text: it may be half a
- * character, or no bytes at all. If a token needs a name, this is its text, its bytes or
- * its id, and no two tokens have one name; if text is needed, it waits for the rest of
- * the character.
+ * character, or no bytes at all. The name of a token in lists is its text, its bytes or
+ * its id, and no two tokens have the same name. Text of a stream waits until a character
+ * is complete.
  */
 #include "serve/api.h"
 

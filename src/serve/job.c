@@ -3,10 +3,10 @@
  * A job belongs to one thread at a time: the network thread passes it on when its bytes
  * are complete, the intake when it is tokens, and the model's thread keeps it to the end.
  * So it needs no lock; the counters, which all jobs share, have one. A job may fail
- * anywhere: before the status line is sent, the failure is a response with a status;
- * after it, an event in the stream; if the client has left, nothing. Other jobs of the
- * batch continue. Choices are requests to the engine with their own seeds, so a choice
- * does not depend on their number.
+ * anywhere: before the status line is sent, the client gets a response with an error
+ * status; after it, an event in the stream; if the client has left, nothing. Other jobs
+ * of the batch continue. Each choice has its own draws, so it does not depend on how many
+ * choices there are.
  */
 #include "serve/serve_internal.h"
 

@@ -1,7 +1,7 @@
 /* Counters and histograms, and their text. A request is counted before its response is
  * sent, so a client that has a response finds it in the metrics. Counters only rise; open
- * requests are gauges. Bounds of histograms are fixed, so servers can be added up. All
- * are plain numbers under the server's lock. */
+ * requests are gauges. Bounds of histograms are fixed, so the histograms of several
+ * servers can be added. All are plain numbers under the server's lock. */
 #include "serve/serve_internal.h"
 
 static const double bounds[KG_SERVE_METRICS_BUCKETS] = {

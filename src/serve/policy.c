@@ -1,17 +1,17 @@
 /* Episodes that a program of the user plays over HTTP. It gets episodes as lines of its
- * input; a server gets each in a request, and responds with the report.
+ * input; if it is a server, each comes in a request, and the response has the report.
  *
  * The rollout is one loop on the thread that owns the engine. If there is room, it sends
  * episodes to the program. It reads the program's reports, admits requests that the
  * intake has tokenised, steps the engine, and ends episodes that are silent for too long.
  * A completion enters the record when it is complete and its client is still connected,
  * before the client gets it. A completion that was not received does not affect later
- * draws: a client that repeats its request gets the same. An episode has one request at a
- * time, so the program orders its turns, and no result depends on the order of episodes.
+ * draws: a repeated request gets the same completion. An episode has one request at a
+ * time, so its program orders its turns. No result depends on the order of episodes.
  *
  * No behaviour of the program is an error of kedge: a faulty episode ends without a
- * verdict, is logged and counted, and the others continue. Only a program that ends again
- * and again before it has reported one episode stops the run.
+ * verdict, is logged and counted, and the others continue. A program that ends is started
+ * again; the run stops only if it ends several times without a report.
  */
 #define _DEFAULT_SOURCE /* getentropy */
 #include "serve/policy.h"

@@ -12,10 +12,10 @@ struct kg_policy; /* opaque */
 
 struct kg_policy_numbers {
     struct kg_further_names *further; /* of the run; NULL: numbers are only checked */
-    const char *key;                  /* key of the recipe, for a warning */
-    bool dropped; /* a number was dropped because the run has no name left */
+    const char *key;                  /* key of the recipe that warnings name */
+    bool dropped; /* a number was dropped: the run already has its most names */
 };
-/* Reads the verdict of a report into out->reward, graded and further; sets the rest to 0.
+/* Reads the verdict of a report into out's reward, graded and further; zeroes the rest.
  * errors: EFORMAT, and then nothing is changed */
 kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
                          const struct kg_json *report, struct kg_err *err) KG_MUST_CHECK;
@@ -33,8 +33,8 @@ struct kg_policy_record {
     size_t n_turns, turns_capacity;
 };
 /* Applies the mask of a TrainingTrace: only sampled tokens with a 1 stay MODEL tokens.
- * trace NULL or null: no change. Branches without a MODEL token are removed, so the
- * turns' branch numbers are invalid afterwards.
+ * trace NULL or JSON null: no change. Branches without a MODEL token are removed, so the
+ * branch numbers in turns are invalid afterwards.
  * errors: EFORMAT (an invalid form; a turn that was not sampled), and then nothing is
  * changed; ENOMEM */
 kg_status kg_policy_take_trace(struct kg_policy_record *r, const struct kg_json *trace,
@@ -49,9 +49,9 @@ const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
  * errors: EINVAL, ENOTFOUND (no such episode is open) with *fault, ENOMEM */
 kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
                           struct kg_api_fault *fault, struct kg_err *err) KG_MUST_CHECK;
-/* Records the response that the client gets.   errors: ENOMEM */
+/* Records a completion, before the client gets it.   errors: ENOMEM */
 kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
                          const struct kg_traj *t, struct kg_err *err) KG_MUST_CHECK;
-void kg_policy_leave(struct kg_serve_job *job); /* the job ends */
+void kg_policy_leave(struct kg_serve_job *job); /* the job ends: its turn is over */
 
 #endif

@@ -1,7 +1,7 @@
 /* Reads the report of an episode: the verdict and further numbers.
  *
  * It comes from a program of the user, so all of it is checked. An invalid report has no
- * effect: it sets no number, and uses none of the few names of a run.
+ * effect: it sets no number and takes none of the limited number of names of a run.
  */
 #include "base/log.h"
 #include "serve/policy_internal.h"

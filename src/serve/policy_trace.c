@@ -2,8 +2,8 @@
  * count, and which of their tokens are trained.
  *
  * A trace never adds a token. Each of its turns must be one that this episode's endpoint
- * sampled, id for id; one that is not is named. A trace decides the mask: sampled tokens
- * without a 1 become context, and branches without one are left out.
+ * sampled, id for id; the error names one that is not. A trace decides the mask: sampled
+ * tokens whose mask is not 1 become context, and branches without a 1 are left out.
  */
 #include "base/mem.h"
 #include "serve/policy_internal.h"

@@ -3,9 +3,9 @@
  * The engine knows no clients and must not wait for one. So between two steps the loop
  * does only short work: it takes jobs that are tokens already, drops those whose client
  * has left, and ends those that are finished. The intake does all that may take long
- * (JSON, templates, encoding). Jobs pass through lists under one lock, and adding a job
- * wakes the thread that waits for it. To stop, the same loop accepts nothing new: open
- * requests may end within their time, the others get an error.
+ * (JSON, templates, encoding). Jobs pass through queues under one lock, and adding a job
+ * wakes the thread that waits for it. To stop, the server accepts nothing new; requests
+ * still open when their time is over get an error.
  */
 #include "serve/serve_internal.h"
 

@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-/* Counters of a server, and their output for Prometheus. */
+/* Counters of a server, written in Prometheus' format. */
 enum { KG_SERVE_METRICS_BUCKETS = 16, KG_SERVE_METRICS_STATUSES = 16 };
 
 /* A histogram of seconds; all histograms have the same buckets. */
@@ -34,13 +34,13 @@ struct kg_serve_metrics_count {
 struct kg_serve_metrics {
     struct kg_serve_metrics_count answers[KG_API_KINDS][KG_SERVE_METRICS_STATUSES];
     int64_t prompt_tokens, completion_tokens;
-    int64_t steps;         /* engine steps that decoded something */
-    int64_t left;          /* requests with a client that left before the end */
-    int64_t out_of_memory; /* requests failed for lack of memory */
+    int64_t steps;         /* engine steps after which sequences were running */
+    int64_t left;          /* requests whose client left before the end */
+    int64_t out_of_memory; /* requests failed, or turns not kept, for lack of memory */
     int64_t open;          /* requests accepted and not finished */
     int64_t running;       /* sequences being decoded */
-    int64_t waiting;       /* sequences without a slot, and requests not yet submitted */
-    struct kg_session_stats sessions; /* filled in when a page is written */
+    int64_t waiting;       /* sequences in the engine that wait for a batch row */
+    struct kg_session_stats sessions; /* filled in when the metrics are written */
     struct kg_serve_metrics_histogram request, first_token, queued;
 };
 void kg_serve_metrics_count_answer(struct kg_serve_metrics *m, enum kg_api_kind kind,
@@ -60,7 +60,7 @@ struct kg_serve_group {
 
 struct kg_serve_choice {
     struct kg_serve_text text;
-    struct kg_str said;         /* owned; for streams: the text so far */
+    struct kg_str said;         /* owned; streams only: the text so far */
     size_t told_n;              /* bytes of `said` already sent */
     struct kg_tool_calls calls; /* owned; parsed from the text */
     double last;                /* time of the last piece, in seconds of the clock */
@@ -74,7 +74,7 @@ struct kg_policy_episode; /* policy.c */
 
 /* How a job ends; the first cause is kept. */
 enum kg_serve_end {
-    KG_SERVE_WELL,  /* success unless set otherwise */
+    KG_SERVE_WELL,  /* no failure so far */
     KG_SERVE_LEFT,  /* the client has left */
     KG_SERVE_FAILED /* `failure` has the error */
 };
@@ -92,7 +92,7 @@ struct kg_serve_job {
     struct kg_serve_choice *choices; /* (n_choices) owned */
     size_t n_choices;
     size_t left;    /* number of unfinished choices */
-    int64_t kept;   /* ids kept by truncation so far, if recorded */
+    int64_t kept;   /* ids in the recorded kept sets so far */
     int64_t routed; /* experts recorded so far */
     bool streaming; /* the stream has begun */
     enum kg_serve_end end;
@@ -136,10 +136,10 @@ struct kg_serve {
 /* ---- serve.c: called by the model's thread during a rollout of the policy ---- */
 
 /* kg_serve_attach starts accepting requests for an engine that has begun a session with
- * the callbacks below; kg_serve_detach stops, and ends open requests. */
+ * the callbacks below; kg_serve_detach stops accepting and fails open requests. */
 void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
 void kg_serve_detach(struct kg_serve *s);
-/* Submits the ready jobs and makes a step.   *busy: whether anything decodes */
+/* Submits the ready jobs; if any jobs are live (*busy out), makes a step. */
 kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err) KG_MUST_CHECK;
 void kg_serve_wait(struct kg_serve *s, int ms); /* waits for a request to be ready */
 
@@ -151,7 +151,7 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
 /* Responds with an error and frees the job. */
 void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fault,
                          const char *message);
-/* The work of the intake thread: parse, encode, plan. *fault is set on failure */
+/* The work of the intake thread: parse, encode, plan. *fault out: set on failure */
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
                                struct kg_err *err) KG_MUST_CHECK;
 /* Responds to a request that needs no model, and frees the job. */
@@ -165,7 +165,7 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
 void kg_serve_job_leave(struct kg_serve_job *job);
 void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure);
 /* Responds and frees the job, after it failed or all choices have finished. The engine
- * must no longer hold it.   errors: of kg_policy_keep; the job is freed then, too */
+ * must no longer hold the job, which is freed in any case.   errors: kg_policy_keep's */
 kg_status kg_serve_job_finish(struct kg_serve_job *job, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -5,7 +5,7 @@
  * tokenisations, so a trainer might see ids that were never sampled. So the server keeps
  * the ids of the turns of a session. A turn continues a kept turn if
  *
- *   1. the last completion in its messages is at the place of the kept one, and
+ *   1. the last completion in its messages has the index of the kept one, and
  *   2. its rendering begins, byte for byte, with the kept text: the kept rendering, then
  *      the text of all sampled ids with special tokens and the end token, and
  *   3. the completion ends there: its last id is a special token whose text is nowhere in
@@ -31,17 +31,17 @@ enum { KG_SESSION_ID_BYTES = 256, KG_SESSIONS = 4096 };
 
 /* A turn before its completion. */
 struct kg_session_turn {
-    const char *session; /* session id; NULL: none. Borrowed, as messages */
+    const char *session; /* session id; NULL: none. Borrowed, like messages */
     int32_t adapter;     /* the request's adapter; a session belongs to one model */
     const struct kg_json *messages;
-    struct kg_str text; /* owned; their rendering */
+    struct kg_str text; /* owned; rendering of messages */
     uint64_t parent;    /* the kept turn that this turn continues; 0: none */
 };
 
 struct kg_session_answer {
     const int32_t *ids; /* (n) ids of prompt and completion */
     size_t n;
-    const char *text; /* (text_n) of both */
+    const char *text; /* (text_n) of prompt and completion */
     size_t text_n;
     size_t answer_n; /* bytes of text that belong to the completion */
     size_t end_n;    /* bytes of the last id if that is a special token; else 0 */
@@ -58,8 +58,8 @@ struct kg_session_stats {
 };
 
 struct kg_sessions; /* opaque; any thread may use it */
-/* max_bytes: of all sessions; above it, or above KG_SESSIONS sessions, the least recently
- * used one is dropped */
+/* max_bytes: of all sessions together. If they need more, or if there are more than
+ * KG_SESSIONS, the least recently used ones are dropped.   errors: ENOMEM */
 kg_status kg_sessions_create(struct kg_sessions **out, size_t max_bytes,
                              struct kg_err *err) KG_MUST_CHECK;
 void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
@@ -70,12 +70,12 @@ void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
 kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t *known,
                                struct kg_session_turn *turn,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Keeps a completion of the turn, unless it is kept already.
- * errors: ENOMEM (it is not kept) */
+/* Keeps the completion of a turn, unless that completion is kept already.
+ * errors: ENOMEM (the completion is not kept) */
 kg_status kg_sessions_keep(struct kg_sessions *s, const struct kg_session_turn *turn,
                            const struct kg_session_answer *a,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Forgets a session of the first model. */
+/* Drops a session of the base model (adapter 0), if there is one. */
 void kg_sessions_drop(struct kg_sessions *s, const char *session);
 void kg_sessions_stats(struct kg_session_stats *out, struct kg_sessions *s);
 

@@ -1,8 +1,8 @@
 /* Decides which part of a growing completion may be sent. Sent bytes cannot be taken
  * back, so a byte is sent only when no later text could change it: it completes a
  * character, and no stop string can begin with it. For each stop string, the longest end
- * of the text that is a beginning of it is held back. The end of the completion releases
- * the rest by the rule of finished completions, so a stream equals the whole. */
+ * of the text that is a beginning of it is held back. At its end the completion is cut as
+ * any finished completion and the rest is sent, so a stream equals a whole response. */
 #include "serve/text.h"
 
 #include "base/utf8.h"

@@ -17,7 +17,7 @@ struct kg_serve_text {
     struct kg_str raw;   /* owned; every token's bytes */
     struct kg_str mask;  /* owned; per byte of raw: 1 if it is to be sent */
     struct kg_str ready; /* owned; to be sent; may end in an incomplete character */
-    size_t passed;       /* bytes of raw already handled */
+    size_t passed;       /* bytes of raw already passed to ready, or left out */
 };
 void kg_serve_text_release(struct kg_serve_text *t); /* {0} is empty */
 

@@ -1,8 +1,8 @@
 /* Tool calls in messages and in completions. A call is text of the model. At every point
- * the text is content, a call, or a beginning that may become either; a stream sends the
- * content and holds back the rest. A decision never changes with later text. Only the
- * format of the model's template is parsed; calls in other formats stay text. Arguments
- * are JSON, not checked against the tool's schema. */
+ * the text is content, then calls that may still become content, then a beginning of
+ * either. A stream sends the content, which no later text changes, and holds back
+ * the rest. Only the format of tools.h is parsed; calls in other formats stay text.
+ * Arguments are JSON, not checked against the tool's schema. */
 #define _GNU_SOURCE /* memmem */
 #include "serve/tools.h"
 
