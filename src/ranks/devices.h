@@ -2,7 +2,7 @@
  *
  *   cpu      CPUs
  *   cuda     one device each: the ranks of a host that see the same devices take them in
- *            order. A launcher may show each rank its own device, or all devices to all
+ *            order. A launcher may show each rank only its own device, or all devices
  *   cuda:N   device N; one rank per host
  *   auto     refused: some ranks could find a device and others none
  */
@@ -27,8 +27,8 @@ kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, i
 struct kg_ranks_device {
     char name[64];
 };
-/* The device of this rank if the run's device is `asked`. Unchanged for a single process
- * and for devices other than GPUs. Collective.
+/* d out: the device of this rank if the run's device is `asked`; `asked` itself for a
+ * single process and for devices other than GPUs. Collective.
  * errors: of kg_ranks_deal_devices and kg_device_list, EINVAL (auto); on all ranks */
 kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
                                  const char *asked, struct kg_err *err) KG_MUST_CHECK;

@@ -12,7 +12,7 @@
 
 #include "ranks/ranks.h"
 
-/* Ranks that may share memory. */
+/* Most ranks of one machine that share memory. */
 enum { KG_RANKS_SOCKETS = 64 };
 
 /* The first rank that was lost. The rank that finds it gone or silent writes it here
@@ -38,9 +38,9 @@ struct kg_poll_clock {
 };
 enum kg_poll_moment { KG_POLL_WAIT, KG_POLL_ASK, KG_POLL_OVER };
 void kg_poll_moved(struct kg_poll_clock *c);
-/* The next act in a wait of at most wait_s (0: no limit). ASK comes min(wait_s / 2, 5
- * s) before the end; the others have the rest of the time to reply, even if this rank was
- * stopped meanwhile. */
+/* The next act in a wait of at most wait_s (0: no limit). ASK, the poll, comes min(wait_s
+ * / 2, 5 s) before the end; the others have that long to reply, counted from the poll, in
+ * case this process was stopped before it. */
 enum kg_poll_moment kg_poll_look(struct kg_poll_clock *c, double wait_s);
 
 /* The replies to a poll. */
@@ -60,7 +60,7 @@ int kg_poll_missing(const struct kg_poll *roll, int direct);
 int kg_poll_lowest(const struct kg_poll *roll);
 
 /* Fails with the error of a loss. who: as in kg_ranks_loss; takes: the rank did not
- * receive; else it did not send.   returns EIO (gone), ETIMEOUT (silent) */
+ * receive; else did not send.   returns EIO (gone), ETIMEOUT (silent), ECONFLICT */
 kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
                             const char *what, struct kg_err *err);
 

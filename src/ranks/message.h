@@ -1,7 +1,7 @@
 /* The header of a message between ranks: its kind, and the number of bytes that follow.
  *
- * Every message on every transport has this header. The receiver checks the header before
- * it takes a byte. So ranks that are at different points of a run end with an error
+ * Every message on every transport has this header. The receiver checks it before it
+ * takes a byte of the message. So ranks that are at different points of a run end with an error
  * message, and no rank writes past its buffer.
  */
 #ifndef KG_RANKS_MESSAGE_H
@@ -14,7 +14,7 @@ struct kg_ranks_head {
     char mark[8];
     uint64_t bytes;
     char kind
-        [KG_RANKS_KIND]; /* the caller's `what`, truncated and zero-padded; or r->kind */
+        [KG_RANKS_KIND]; /* r->kind, or the caller's `what`; truncated and zero-padded */
 };
 
 /* The contribution of a rank to kg_ranks_agree. */

@@ -1,16 +1,16 @@
 /* Exchanges by single messages: all are posted, and polled until they are complete.
  *
- * Only heads are received into the transport's own memory, each with room for a short
- * message after it. If a head is as expected, the bytes go to their target: a short
- * message by a copy, a longer one by MPI, which gets the target only then. Exchanges
- * overlap, so a longer message has a tag that both ranks count; it cannot be confused
- * with one of another exchange.
+ * Only headers are received into the transport's own memory, each with room for a short
+ * message after it. If a header is as expected, the bytes go to their target: a short
+ * message by a copy, a longer one by MPI, which gets the target only then. Exchanges may
+ * overlap, so each longer message has a tag that both ranks count: it cannot be taken for
+ * a message of another exchange.
  *
  * A waiting rank first polls without pause, for longer than a nap, because the others
  * usually arrive soon. Then it sleeps between polls and leaves its core to the ranks that
  * it waits for; before each sleep it handles polls about lost ranks (lost.h). After a
- * failure, messages may still arrive in memory that ends with the call: so the transport
- * is not used again, and its end is an abort, which also ends the launcher's other ranks.
+ * failure, messages may still arrive in memory that is invalid after the call. So the
+ * transport is not used again, and closing it aborts all ranks of the launcher.
  */
 #define _GNU_SOURCE /* nanosleep */
 #include "ranks/mpi.h"

@@ -1,8 +1,8 @@
 /* Loads NCCL, joins the ranks, and moves data.
  *
- * No call blocks for other ranks (a non-blocking communicator): its state is polled, with
- * the timeout of all waits. A communicator that failed, or that a rank did not join, is
- * aborted, which removes its kernels from the device.
+ * The communicator is non-blocking: no call waits for other ranks. Its state is polled,
+ * with a timeout as in all waits. A communicator that failed, or that a rank did not
+ * join, is aborted, which removes its kernels from the device.
  */
 #include "ranks/nccl.h"
 

@@ -29,9 +29,9 @@ kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens NCCL on each rank, whose backend is `be` (borrowed while r is open), and joins
- * all: r->nccl. Does nothing for a single process, or if it is open. Collective.
+ * all: r->nccl. Does nothing for a single process, or if r->nccl is open. Collective.
  * errors: NOTFOUND, EFORMAT (not a library, a missing symbol), ECONFLICT (old version, or
- * not rank 0's), EINVAL (the backend's memory is on the host), EDEVICE (it does not
+ * not rank 0's), EINVAL (the backend's memory is on the host), EDEVICE (NCCL does not
  * start), ETIMEOUT (not all joined); reported on all ranks */
 kg_status kg_ranks_nccl_open(struct kg_ranks *r, const struct kg_backend *be,
                              const char *folder, struct kg_err *err) KG_MUST_CHECK;
@@ -43,8 +43,8 @@ const char *kg_ranks_nccl_version(const struct kg_ranks *r);
 /* The file that NCCL was loaded from; NULL: none. */
 const char *kg_ranks_nccl_path(const struct kg_ranks *r);
 
-/* As kg_ranks_exchange for device memory: ordered after earlier launches, complete on
- * return. r->nccl must be open.
+/* As kg_ranks_exchange for device memory: begins after earlier kernels of the backend, is
+ * complete on return. r->nccl must be open.
  * errors: those of kg_ranks_agree, EDEVICE, ETIMEOUT; reported on all ranks, and later
  * exchanges fail */
 kg_status kg_ranks_nccl_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,

@@ -1,6 +1,6 @@
 /* Declarations of the NCCL calls in use. kedge is built without NVIDIA's header and loads
- * the library at run time (nccl.h). If the header can be read, a test has the compiler
- * compare both (KG_NCCL_COMPARED).
+ * the library at run time (nccl.h). Where NVIDIA's header is installed, a test compiles
+ * this file with KG_NCCL_COMPARED, which compares both.
  * source: nccl.h of NCCL 2.28 */
 #ifndef KG_RANKS_NCCL_CALLS_H
 #define KG_RANKS_NCCL_CALLS_H

@@ -23,8 +23,8 @@
 
 struct kg_ranks;
 
-/* Exit status of a run that may be restarted because a rank was lost; and of ranks that
- * do not belong to one run, where a restart does not help. */
+/* Exit statuses. LOST: a rank was lost, and a restart may help. UNLIKE: the ranks differ,
+ * are not of one run, and a restart does not help. */
 enum { KG_RANKS_EXIT_LOST = 75, KG_RANKS_EXIT_UNLIKE = 2 };
 
 /* Bytes to or from a rank; n 0: none. */
@@ -33,8 +33,8 @@ struct kg_ranks_part {
     size_t n;
 };
 
-/* A consumer of received bytes in place: it gets bytes [at, at+n) of each part, aligned
- * to 64. It may write to them; they are invalid after the call. lent: one pointer per
+/* Uses received bytes in place: `use` gets bytes [at, at+n) of each part, aligned to 64
+ * bytes. It may write to them; they are invalid after the call. lent: one pointer per
  * rank; NULL for a rank that sends nothing */
 struct kg_ranks_user {
     void (*use)(void *context, void *const *lent, size_t at, size_t n);
@@ -59,8 +59,8 @@ struct kg_ranks_transport {
                        const struct kg_ranks_part *in, const char *what,
                        struct kg_err *err);
     kg_status (*finish)(const struct kg_ranks *r, const char *what, struct kg_err *err);
-    /* As exchange without copying received data: parts of `in` have no data, and sizes
-     * that are equal or 0. NULL: not supported */
+    /* As exchange without copying received data: the parts of `in` have data NULL and
+     * equal sizes, or size 0. NULL: not supported */
     kg_status (*lend)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                       const struct kg_ranks_part *in, const struct kg_ranks_user *user,
                       const char *what, struct kg_err *err);
@@ -92,7 +92,7 @@ struct kg_ranks {
     double wait_s;   /* timeout for a rank; 0: none */
     int exit_status; /* exit status of this process if MPI_Finalize does not return */
     const struct kg_ranks_transport *transport;
-    void *wire;                  /* the transport's */
+    void *wire;                  /* state of the transport, which owns it */
     struct kg_ranks_nccl *nccl;  /* owned; NULL: none, or owned by the whole */
     uint64_t sent;               /* bytes sent to other ranks so far, by NCCL too */
     struct kg_ranks_clock clock; /* times so far; for a part: of the whole */
@@ -102,13 +102,13 @@ struct kg_ranks {
     bool named;           /* only some know the failure; its message names the rank */
     bool lost;            /* the transport failed: no more communication */
     bool unlike;          /* ranks of different runs, or at different points of one */
-    struct kg_err broken; /* the error */
+    struct kg_err broken; /* if lost: the error that all later calls return */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is the state afterwards */
 
-/* Makes ranks [first, first+n) of `whole` a separate group. Each of them calls this; they
- * keep their names in the whole. A failure known to the part is sent to the whole at its
- * next agreement. part (out): need not be closed; whole: borrowed */
+/* Makes ranks [first, first+n) of `whole` a separate group. Each of them calls this;
+ * messages name them as in the whole. A failure that the part knows is sent to the whole
+ * at the whole's next agreement. part (out): need not be closed; whole: borrowed */
 void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n);
 /* "rank 3 (gpu07)", without the host if unknown. */
 struct kg_ranks_name {
@@ -116,12 +116,12 @@ struct kg_ranks_name {
 };
 struct kg_ranks_name kg_ranks_name(const struct kg_ranks *r, int rank);
 
-/* Waits for all ranks. If some failed, all return the error of the lowest that failed,
- * "rank 3 (gpu07): ..". `what`: the current activity, for messages
- * errors: ECONFLICT (no rank failed, but one made another call) */
+/* Waits for all ranks. status: of this rank, with *err if it failed. If some failed, all
+ * return the error of the lowest such rank, "rank 3 (gpu07): ..". `what`: the current
+ * activity, for messages.   errors: ECONFLICT (none failed, but `what` differs) */
 kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Marks the failure that all know of as handled: the next failure is sent again. */
+/* Marks the failure that all ranks know of as handled, so that the next one is sent. */
 void kg_ranks_forgive(struct kg_ranks *r);
 
 /* *x <- true if *x is true on any rank. */
@@ -134,8 +134,8 @@ kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
 /* kg_ranks_gather with n bytes per rank. */
 kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* *all <- own of every rank, of n bytes each, owned by the caller even after an error;
- * own alone without other ranks. made: status of making own.
+/* Gathers own (n bytes) of every rank into a new array (ranks, n). all: address of a
+ * pointer to it, which the caller frees, also after an error. made: status of making own.
  * errors: of any rank */
 kg_status kg_ranks_gather_own(void *all, struct kg_ranks *r, kg_status made,
                               const void *own, size_t n, const char *what,
@@ -147,8 +147,8 @@ kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *
 kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err) KG_MUST_CHECK;
-/* kg_ranks_exchange in two halves: bytes move between them, if the transport can, while
- * the caller works. Do not touch the buffers until the second half has returned. At most
+/* kg_ranks_exchange in two halves: if the transport can, bytes move while the caller
+ * works. Do not touch the buffers until the second half has returned. At most
  * KG_RANKS_AHEAD exchanges may be open, begun by all ranks in one order and finished in
  * that order, without other communication in between. The first half copies a rank's own
  * part. */
@@ -159,24 +159,22 @@ kg_status kg_ranks_finish(struct kg_ranks *r, const char *what,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Whether received parts can be used in place, because all ranks share memory. */
 bool kg_ranks_lends(const struct kg_ranks *r);
-/* If kg_ranks_lends: sends out[p] to each rank p and passes n bytes from each other rank
- * to `user` in place. A rank's own part is not moved. */
+/* If kg_ranks_lends: sends out[p] to each rank p, and `user` gets the n bytes from each
+ * other rank in place. A rank's own part is not moved. */
 kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, size_t n,
                         const struct kg_ranks_user *user, const char *what,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Gathers strings of different lengths from all ranks, on every rank or on rank 0. */
-
-/* The strings of all ranks, concatenated: rank r's ends at ends[r]. */
+/* The strings of all ranks, of any lengths, concatenated: rank p's ends at ends[p]. */
 struct kg_ranks_bytes {
     char *bytes;    /* owned */
     uint64_t *ends; /* (n of the ranks) owned */
 };
-/* errors: of any rank, ENOMEM; the caller releases *all also after an error */
+/* errors: of any rank, ENOMEM. The caller releases *all, also after an error. */
 kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
                                 struct kg_ranks *r, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* kg_ranks_bytes_gather to rank 0 only; on the others *all stays empty. */
+/* kg_ranks_bytes_gather to rank 0 only; on other ranks *all stays empty. */
 kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
                                  struct kg_ranks *r, const char *what,
                                  struct kg_err *err) KG_MUST_CHECK;

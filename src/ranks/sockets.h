@@ -32,7 +32,7 @@ kg_status kg_rings_create(struct kg_rings **rings, int n,
 void kg_rings_free(
     struct kg_rings *rings); /* unmaps the caller's view; NULL is allowed */
 
-/* fd (n): sockets to the others, for process `me` only; borrowed */
+/* fd (n): the sockets of process `me` to the others; borrowed */
 void kg_rings_set_sockets(struct kg_rings *rings, int me, int *fd);
 int *kg_rings_sockets(const struct kg_rings *rings, int me);
 
@@ -52,15 +52,15 @@ void kg_rings_give_back(struct kg_rings *rings, int from, int to, size_t n);
 bool kg_rings_has_room(const struct kg_rings *rings, int from, int to);
 bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);
 
-/* on: others wake `me` from now on; then check for bytes moved before this call. off:
- * `me` polls again */
+/* on: others wake `me` from now on; the caller then checks for bytes moved before this
+ * call. off: `me` polls again */
 void kg_rings_sleep(struct kg_rings *rings, int me, bool on);
 /* Call after moving bytes.   returns whether process `rank` sleeps and must be woken;
  * true for one caller only */
 bool kg_rings_must_wake(struct kg_rings *rings, int rank);
 
 /* ---- the transport ---- */
-/* fd (n): the socket to each rank except `me`; borrowed, as rings, made for n processes
+/* fd (n): the socket to each rank except `me`; rings: made for n processes; borrowed
  * errors: EINVAL (more than KG_RANKS_SOCKETS ranks) */
 kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
                               struct kg_rings *rings, struct kg_err *err) KG_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* kedge-mpi-NAME.so: kedge's own names over the mpi.h that it is compiled with.
+/* kedge-mpi-NAME.so: mpi/shim.h by the MPI whose mpi.h it is compiled with.
  *
  * It uses single sends and receives and no collectives, so that a silent rank can be
  * named. Notes have their own tag, and each rank has room for one note in flight to each

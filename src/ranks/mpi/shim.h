@@ -32,8 +32,8 @@ struct kg_mpi {
     const char *built_for; /* "openmpi", "mpich" */
     const char *(*open)(int *me, int *n);
     void (*library)(char text[KG_MPI_TEXT]); /* text <- the library's name and version */
-    /* Posts pieces [first, n) in order, after those of this slot; first 0: the slot has
-     * none in flight. */
+    /* Posts pieces [first, n) in order, after pieces [0, first) of this slot. If first is
+     * 0, the slot has none in flight. */
     const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int first, int n);
     /* done, came (size: pieces started): indices of the pieces of the slot that completed
      * since the last call, and the bytes received; other slots progress too */
@@ -46,7 +46,7 @@ struct kg_mpi {
     int (*hear)(void *note, int n);
     /* Returns after every rank has called it and received all its messages. */
     const char *(*part)(void);
-    void (*close)(void); /* after part; may never return in some libraries */
+    void (*close)(void); /* call part first; may never return in some libraries */
     double close_s;      /* timeout of MPI_Finalize */
     /* Ends this rank and, if possible, all ranks of the launcher. */
     void (*end_all)(int status);
