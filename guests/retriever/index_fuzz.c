@@ -1,9 +1,9 @@
-/* Fuzz target: a damaged index. The input changes bytes of a small one, four bytes of it
- * a change: the place in three, and the byte. What still opens is asked: an answer holds
- * what its types promise, or is an error.
+/* Fuzz target: a damaged index. The input changes bytes of a small index: four bytes of
+ * input are one change, three for the offset and one for the new byte. If the index still
+ * opens, it is searched: the answer must be well-formed, or an error.
  *
- * The seal would find every change, and whoever makes a hostile index makes its seal too:
- * so it is not looked at here.
+ * The seal would detect every change, but the author of a hostile index can make its seal
+ * too. So the seal is not checked here.
  */
 #include "base/file.h"
 #include "base/mem.h"

@@ -15,16 +15,16 @@ struct kg_search_service_opts {
     int port;                   /* 0: any free port */
     const struct kg_bm25 *bm25; /* NULL: the index's own */
     struct kg_search_how how;
-    int topk;                /* default of requests; 0: 3 */
+    int topk;                /* passages per query if a request has no topk; 0: 3 */
     int workers;             /* 0: one per core */
     int max_queries;         /* limit per request; 0: 512; beyond: 400 */
     int max_waiting;         /* requests in the queue; 0: 1024; beyond: 503 */
     size_t max_body_bytes;   /* limit of a body; 0: 4 MiB; beyond: 413 */
     int max_connections;     /* 0: 1024 */
-    size_t max_answer_bytes; /* limit per answer; 0: 16 MiB; beyond: 400 */
-    size_t max_held_bytes;   /* limit of all bodies; 0: 256 MiB; beyond: 503 */
+    size_t max_answer_bytes; /* limit of a response; 0: 16 MiB; beyond: 400 */
+    size_t max_held_bytes;   /* all bodies together; 0: 256 MiB; beyond: 503 */
     const char *allow_hosts; /* as in struct kg_http_server_opts */
-    int timeout_s;           /* limit of a request, from its arrival; 0: 30 */
+    int timeout_s;           /* of a request, from its arrival; 0: 30; beyond: 503 */
 };
 
 struct kg_search_service; /* opaque */

@@ -1,8 +1,8 @@
 /* See vectors.h. All numbers of both formats are little-endian.
  *
  * FAISS: four letters; int32 columns, int64 rows, two unused int64, a byte "trained",
- * int32 metric (0 product, 1 L2), uint64 numbers; then these, at byte 45. Versions count
- * fp32 numbers, or bytes by fours, which is the same.
+ * int32 metric (0 product, 1 L2), uint64 count; the numbers, from byte 45. Some versions
+ * count fp32 numbers, others groups of four bytes, which is the same.
  * source: write_index and write_index_header of faiss/impl/index_write.cpp, 2019 and 1.15
  *
  * NumPy: eight bytes of magic and version, the length of the header, the header (a dict

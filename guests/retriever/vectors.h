@@ -1,7 +1,7 @@
 /* Reads vectors of other programs: the rows of a flat FAISS index, or of NumPy's .npy.
  *
- * Both formats are a header and numbers, row by row, to the end of the file, which is
- * mapped. Opening checks that every row is present. The caller checks the numbers
+ * Both formats are a header, then numbers, row by row, to the end of the file. The file
+ * is mapped. Opening checks that every row is present. The caller checks the vectors
  * (finite, of length 1, matching the texts).
  */
 #ifndef KG_RETRIEVER_VECTORS_H
@@ -21,7 +21,7 @@ struct kg_vectors { /* {0}: none */
     bool distances;               /* the index searches by L2 distance */
 };
 
-/* A .npy must be a row-major matrix of '<f4' or '<f2'; an index must be "IxFI" or "IxF2".
+/* A .npy must be a row-major matrix of '<f4' or '<f2'; a FAISS index "IxFI" or "IxF2".
  * errors: ENOTFOUND, EIO, EFORMAT (neither format, truncated, bytes after the last row,
  * no row), EUNSUPPORTED (another index, type or order, which the message names) */
 kg_status kg_vectors_open(struct kg_vectors *v, const char *path,
@@ -35,7 +35,7 @@ void kg_vectors_get(float *out, const struct kg_vectors *v, int64_t first, int64
 /* Drops the pages of these rows from memory; they will not be read again. */
 void kg_vectors_let_go(const struct kg_vectors *v, int64_t first, int64_t n);
 
-/* Writes NumPy's .npy: one fp32 matrix, row by row, complete or not at all.
+/* Writes NumPy's .npy: one fp32 matrix, row by row.
  *
  * The header holds the number of rows, which is known only at the end. So kg_npy_open
  * leaves space for the header, and kg_npy_close writes it.

@@ -1,4 +1,4 @@
-/* Fuzz target: of a file that opens, the first and the last vector are read. */
+/* Fuzz target: a file of vectors. If it opens, the first and the last are read. */
 #include "retriever/vectors.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* The header of a message between ranks: its kind, and the number of bytes that follow.
  *
  * Every message on every transport has this header. The receiver checks it before it
- * takes a byte of the message. So ranks that are at different points of a run end with an error
- * message, and no rank writes past its buffer.
+ * takes a byte of the message. So ranks that are at different points of a run end with an
+ * error message, and no rank writes past its buffer.
  */
 #ifndef KG_RANKS_MESSAGE_H
 #define KG_RANKS_MESSAGE_H

@@ -1,4 +1,4 @@
-/* Finding: BM25 over FTS5, exact for the topk, at the cost of the rare words.
+/* Finds passages by words: BM25 over FTS5, exact for the topk, at the cost of rare words.
  *
  * FTS5's cost is some microseconds for each passage at which it stops, and a frequent
  * word matches a third of a corpus. So words are taken in groups, the word with the
@@ -6,9 +6,9 @@
  *
  *     ((G) AND ((G) OR (later words))) NOT (earlier words)
  *
- * which stops only at passages with a word of G and none before it, and for these has the
- * positions of the later words too: a merge of sorted lists, which costs nanoseconds an
- * entry. A word adds less than idf^power (k1 + 1 + delta) to a score. If the remaining
+ * which stops only at passages with a word of G and no earlier word, and for these has
+ * the positions of the later words too: a merge of sorted lists, which costs nanoseconds
+ * per entry. A word adds less than idf^power (k1 + 1 + delta) to a score. If the remaining
  * words together add less than the topk-th best score so far, a passage with only these
  * words cannot be among the topk, and the search ends. (MaxScore: Turtle and Flood 1995.)
  *

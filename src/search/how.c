@@ -1,7 +1,7 @@
 /* How an index is searched: settings of the score, names, and the files that it opens.
  *
- * A setting that was not given is -1. So one rule puts a caller's settings over those of
- * the index, and these over the defaults.
+ * A setting of the score that was not given is -1. So one rule puts a caller's settings
+ * over those of the index.
  */
 #include "search/dense.h"
 

@@ -2,15 +2,15 @@
  *
  * The file is an SQLite database: a contentless FTS5 table holds the words; plain tables
  * hold the passages, the number of passages per word, and the length of each passage. A
- * query is any bytes, split into words like the passages; every word counts. There is no
- * query language, so there are no syntax errors.
+ * query is any bytes, split into words as the passages are. There is no query language,
+ * so there are no syntax errors.
  *
- * Scores are exact BM25. Words of a query are processed from the rarest on. Once the
+ * Scores are exact BM25. Words of a query are processed by falling weight. Once the
  * remaining words cannot lift another passage into the result, their passages are not
  * enumerated. Results are ordered by score, then by position in the corpus, and their
  * bits do not depend on earlier queries. An index may also have a vector per passage
- * (dense.h); kg_index_ask sets whether words, vectors or both are searched. The protocol
- * is in service.h, other engines in retriever.h.
+ * (dense.h); kg_index_ask sets whether words, vectors or both are searched. Search-R1's
+ * protocol is in protocol.h, the client of servers in retriever.h.
  */
 #ifndef KG_SEARCH_INDEX_H
 #define KG_SEARCH_INDEX_H
@@ -24,21 +24,21 @@
 enum {
     KG_INDEX_VERSION = 1,
     KG_INDEX_TOPK_MAX = 1000,
-    KG_QUERY_TERMS_MAX = 32,        /* distinct words used: the rarest */
+    KG_QUERY_TERMS_MAX = 32,        /* distinct words used: the weightiest */
     KG_QUERY_BYTES_MAX = 64 << 10,  /* bytes of a query that are used */
     KG_QUERY_ROWS_MAX = 200000,     /* passages scored per query */
     KG_QUERY_POSTINGS_MAX = 8000000 /* posting list entries read per query */
 };
 
-/* score = sum over words of  idf^power ((k1 + 1) tf / (tf + k1 (1 - b + b length / mean
- * length)) + delta),   idf = ln(1 + (N - n + 1/2) / (n + 1/2))
+/* score = sum over words, repeated ones too, of  idf^power ((k1 + 1) tf / (tf + k1 (1 - b
+ * + b length / mean length)) + delta),   idf = ln(1 + (N - n + 1/2) / (n + 1/2))
  * delta 0 and power 1 is BM25; delta is the term that BM25+ adds (Lv and Zhai 2011). */
 struct kg_bm25 {
     double k1;    /* 0 to 1000 */
     double b;     /* 0 to 1 */
     double delta; /* 0 to 10: bonus for containing the word at all */
     double power; /* 0 to 4: exponent of idf, the weight of rare words */
-    /* 1: treated like other words; 0: dropped if a query has enough other words */
+    /* 1: stop words count like others; 0: not if a query has 2 other known words */
     int stop_words;
 };
 extern const struct kg_bm25 kg_bm25_default;
@@ -48,7 +48,7 @@ kg_status kg_bm25_check(const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_
 struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *under);
 
 struct kg_backend;
-/* How passages are searched. {0}: by words. Texts must outlive the index. */
+/* How passages are searched. {0}: by words. The strings must outlive the index. */
 struct kg_search_how {
     const char *kind;  /* bm25, dense or hybrid; NULL: bm25 */
     const char *model; /* dense, hybrid: folder of the encoder; NULL or "": none */
@@ -59,15 +59,15 @@ struct kg_search_how {
     /* dense, hybrid: backend of vectors and encoder; does not affect results; borrowed;
      * NULL: the CPU */
     const struct kg_backend *backend;
-    bool beside_model; /* backend: that of the model of the run or evaluation */
+    bool beside_model; /* the backend is that of the model that runs or is evaluated */
     /* hybrid: weight of the ranking by vectors, 0 to 1; words have 1 - weight */
     double weight;
     int64_t passages; /* required number of passages; 0: any */
 };
-enum { KG_HYBRID_DEPTH = 100 }; /* length of both rankings, or topk if larger */
-/* Checks names, and that a model is given where it is needed. Rows and flags refuse
- * options without effect (KG_SEARCH_ROWS).
- * errors: EINVAL; section and model: names of the keys, "search." and "model" */
+enum { KG_HYBRID_DEPTH = 100 }; /* length of both rankings; topk if that is larger */
+/* Checks names, and that a model is given where one is needed. Options without effect are
+ * refused elsewhere (KG_SEARCH_ROWS). section, model: parts of the keys in messages, such
+ * as "search." and "model".   errors: EINVAL */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *section,
                               const char *model, struct kg_err *err) KG_MUST_CHECK;
 /* Whether the search uses vectors. */
@@ -87,7 +87,7 @@ struct kg_index_info {
     int64_t terms;    /* distinct */
     int64_t tokens;   /* in all passages */
     uint64_t bytes;   /* of the file */
-    uint64_t hash;    /* equal hash of pages: searches by words give equal results */
+    uint64_t hash;    /* the seal: equal hashes, equal contents */
     int32_t dim;      /* dimension of vectors; 0: none */
     uint64_t encoder; /* hash of the vectors' encoder, see encoder.h */
 };
@@ -102,15 +102,15 @@ struct kg_index; /* opaque: one file, shared by the searchers of all threads */
 kg_status kg_index_open(struct kg_index **index, const char *path,
                         const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_CHECK;
 /* Sets how the index is searched; call it before opening searchers.
- * errors: EINVAL (how; an index without vectors), ECONFLICT (vectors of another encoder),
- * those of kg_dense_open */
+ * errors: EINVAL (how), ECONFLICT (another number of passages), EUNSUPPORTED (vectors,
+ * without the guest `retriever`), those of kg_dense_open */
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Device memory of the index's vectors and encoder, and bytes copied to and from the
- * device since the process began; zeros without a device. */
+/* Bytes of device memory of the index's vectors and encoder, and bytes copied to (up) and
+ * from the device since the process began; zeros without a device. */
 struct kg_index_device {
     uint64_t bytes;
-    uint64_t up, down; /* bytes */
+    uint64_t up, down;
 };
 void kg_index_device(struct kg_index_device *out, const struct kg_index *index) KG_GUEST;
 /* kg_index_device.bytes in advance, before kg_index_ask; 0 without a device.
@@ -134,7 +134,7 @@ struct kg_hits {
     bool cut;     /* a KG_QUERY_ limit dropped bytes, words or passages */
 };
 /* Announces the next queries, in this order and with this topk: up to KG_AHEAD_MAX
- * queries share one pass over the vectors. It does not affect results. */
+ * queries share one pass over the vectors. Results do not depend on it. */
 enum { KG_AHEAD_MAX = 64 };
 struct kg_query {
     const char *bytes;
@@ -142,8 +142,8 @@ struct kg_query {
 };
 kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *queries,
                             size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
-/* The topk best passages for any bytes. A search by words finds nothing if no word of the
- * query is in the corpus.
+/* The topk best passages for a query of any bytes. A search by words finds nothing if no
+ * word of the query is in the corpus.
  * topk: 1 to KG_INDEX_TOPK_MAX.   errors: EINVAL, EFORMAT (index damaged) */
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* The tables of an index, and SQLite calls whose errors name the file. Building, opening
- * and searching share them. */
+/* The tables of an index, and SQLite calls whose errors name the file. Code that builds,
+ * opens or searches an index includes this file. */
 #ifndef KG_SEARCH_INDEX_FILE_H
 #define KG_SEARCH_INDEX_FILE_H
 
@@ -16,12 +16,12 @@ enum {
 struct kg_index {
     struct kg_dense *dense; /* owned; NULL: words only */
     bool by_words;          /* false: vectors only */
-    int fusion;             /* of enum kg_fusion */
-    double weight;          /* weight of the vectors' ranking */
+    int fusion;             /* enum kg_fusion */
+    double weight;          /* weight of the ranking by vectors */
     char *path;             /* owned */
     struct kg_index_info info;
     struct kg_bm25 bm25;
-    uint32_t *lengths; /* (passages) owned: words of each */
+    uint32_t *lengths; /* (passages) owned: number of words of each */
 };
 
 /* Fails with "PATH: cannot DOING: reason" for SQLite's code. db may be NULL. */
@@ -51,8 +51,8 @@ kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
 /* The hash of the encoder that made the vectors; 0: none.   errors: EFORMAT */
 kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
-/* vfs.c: registers SQLite's file layer that reports a short read as an error.   returns
- * its name; NULL without memory */
+/* vfs.c: registers a file layer for SQLite that reports a short read as an error.
+ * returns its name; NULL if out of memory */
 const char *kg_sql_strict(void);
 /* Opens an index read-only, without locks: an index never changes in place. */
 kg_status kg_sql_open_index(sqlite3 **db, const char *path,
@@ -80,7 +80,7 @@ kg_status kg_seal_read(uint64_t *hash, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether a word has so little meaning that queries with enough other words drop it. */
+/* Whether an English word is a stop word: left out of queries with enough other words. */
 bool kg_stop_word(const char *word, size_t n);
 
 #endif

@@ -1,8 +1,8 @@
 /* Opens an index after checking it. SQLite opens nearly everything and finds a fault only
- * at the damaged page, perhaps hours later. So the checks come first, in this order: a
- * database, ours, of this version, as long as its header says, and sealed (a hash over
- * its pages; large indices on demand). The lengths of passages are kept in memory,
- * because the score of every hit needs one. */
+ * at the damaged page, perhaps hours later. So the checks come first, in this order: the
+ * file is a database, as long as its header says, an index, of this version, and its seal
+ * (a hash of its pages) matches; of a large index only kg_index_verify checks the seal.
+ * Lengths of passages are kept in memory, because the score of every hit needs one. */
 #include "search/index_file.h"
 
 #include "base/file.h"

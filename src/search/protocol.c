@@ -1,8 +1,8 @@
 /* The protocol's texts. The other side may be any program, such as Search-R1's server or
- * a notebook. So what is written is what that code accepts, and what is read is checked
- * value by value; a message names the place (result[2][0]). Unknown keys of a request are
- * refused, because an option without effect would go unnoticed. Passages point into the
- * document and live as long as it. */
+ * a notebook. So requests and answers are written as Search-R1's code accepts them, and
+ * every value read is checked; messages name its place (result[2][0]). Unknown keys of a
+ * request are refused, because an option without effect would go unnoticed. Passages that
+ * were read point into the parsed document and live as long as it. */
 #include "search/protocol.h"
 
 #include "base/mem.h"

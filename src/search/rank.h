@@ -16,7 +16,7 @@ struct kg_candidate {
     int64_t row; /* row of the passage, from 1 */
 };
 
-/* Adds an entry to a list of the `max` best entries. best (max); *n entries used */
+/* Adds an entry to best (max), the list of the `max` best ones; *n: its length so far */
 void kg_rank_keep(struct kg_candidate *best, size_t *n, size_t max, double score,
                   int64_t row);
 
@@ -27,8 +27,8 @@ struct kg_ranking {
 };
 /* Fusion of two rankings:
  *   RANK   sum over the rankings with this passage of weight / (60 + position from 1)
- *   SCORE the same sum, of weight (score - min) / (max - min); the quotient is 1 if all
- *   scores are equal
+ *   SCORE  the same sum, of weight (score - min) / (max - min); the quotient is 1 if all
+ *          scores of the ranking are equal
  * source: Cormack, Clarke and Buettcher 2009 (RANK) */
 enum kg_fusion { KG_FUSION_RANK, KG_FUSION_SCORE, KG_FUSIONS };
 extern const char *const kg_fusion_names[KG_FUSIONS + 1]; /* ends with NULL */

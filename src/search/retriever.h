@@ -1,12 +1,12 @@
 /* Retriever: queries in, passages out, asynchronously.
  *
- * Two rows: `index`, an index file searched in this process (search/index.h), and `http`,
- * a server with Search-R1's POST /retrieve. Queries are submitted and answers polled, so
- * that decoding continues while a server works. Equal queries in flight share one
- * request; answers are cached.
+ * Two engines: `index`, an index file searched in this process (search/index.h), and
+ * `http`, a server with Search-R1's POST /retrieve. Queries are submitted and answers
+ * polled, so that decoding continues while a server works. Equal queries in flight share
+ * one request; answers that did not fail are cached.
  *
- * If a server stays down after all tries, the answer is `failed` with a reason, and the
- * caller decides whether the run stops or the model is told.
+ * If all tries of a query fail, the answer is `failed` with a reason, and the caller
+ * decides whether the run stops or the model is told.
  */
 #ifndef KG_SEARCH_RETRIEVER_H
 #define KG_SEARCH_RETRIEVER_H
@@ -23,7 +23,7 @@ struct kg_retrieved {
     const struct kg_passage *passages; /* (n) best first; borrowed during the callback */
     size_t n;
     bool failed;
-    const char *reason; /* if failed */
+    const char *reason; /* if failed; borrowed during the callback */
 };
 typedef kg_status (*kg_retrieved_fn)(void *user, const struct kg_retrieved *a,
                                      struct kg_err *err);
@@ -35,8 +35,8 @@ struct kg_retriever_opts {
     int batch;                /* queries per request; 0: 64 */
     int max_in_flight;        /* requests; 0: 8 */
     int timeout_ms;           /* timeout of one try; 0: 30,000 */
-    int tries;                /* 0: 4 */
-    /* number of cached answers, least recently used are evicted; 0: 100,000; -1: none */
+    int tries;                /* of a request to a server; 0: 4 */
+    /* most cached answers, the least recently used are evicted; 0: 100,000; -1: none */
     int64_t cache;
     size_t cache_bytes; /* limit of cached answers and their queries; 0: 256 MiB */
 };
@@ -44,23 +44,23 @@ struct kg_retriever_opts {
 struct kg_retriever_stats {
     int64_t queries, cached, joined /* merged with an equal query in flight */, requests,
         retries, failed;
-    double seconds; /* waiting time, summed over queries */
+    double seconds; /* from submission to delivery, summed over queries */
 };
 
 struct kg_retriever; /* opaque */
-/* errors: ENOTFOUND, EFORMAT (index), EINVAL (neither a file nor an http address) */
+/* errors: EINVAL (options), those of the engine: of kg_index_open, ECONFLICT (server) */
 kg_status kg_retriever_open(struct kg_retriever **r, const struct kg_retriever_opts *opts,
                             struct kg_err *err) KG_MUST_CHECK;
 void kg_retriever_close(struct kg_retriever *r);
 
-/* Submits a query of any bytes. The answer always comes from a later poll. */
+/* Submits a query of any bytes. A later poll delivers the answer, with `ticket`. */
 kg_status kg_retriever_ask(struct kg_retriever *r, const char *query, size_t n,
                            uint64_t ticket, struct kg_err *err) KG_MUST_CHECK;
 /* Sends submitted queries and passes available answers to `done`. Returns when an answer
  * was passed, nothing is waiting, or timeout_ms (0: do not wait) has passed. */
 kg_status kg_retriever_poll(struct kg_retriever *r, int timeout_ms, kg_retrieved_fn done,
                             void *user, struct kg_err *err) KG_MUST_CHECK;
-size_t kg_retriever_waiting(const struct kg_retriever *r);
+size_t kg_retriever_waiting(const struct kg_retriever *r); /* queries not delivered */
 void kg_retriever_stats(struct kg_retriever_stats *out, const struct kg_retriever *r);
 
 #endif

@@ -1,4 +1,4 @@
-/* The row `http`: a server with Search-R1's protocol, queried in batches.
+/* The engine `http`: a server with Search-R1's protocol, queried in batches.
  *
  * Queries wait until poll and are then sent together, up to the limits of queries per
  * request and of requests at a time; when a request ends, the next one is sent. A

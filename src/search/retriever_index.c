@@ -1,8 +1,8 @@
-/* The row `index`: a thread that searches, so that decoding does not wait.
+/* The engine `index`: a thread that searches, so that decoding does not wait.
  *
  * One list passes queries to the thread, another returns them. An answer depends only on
- * the index and the text. Only one thread may use a device, and it decodes: then there is
- * no search thread, and a poll searches for all submitted queries.
+ * the index and the text. Only one thread may use a device, and that thread decodes. So
+ * with a device there is no search thread, and a poll searches for all submitted queries.
  */
 #include "search/retriever_internal.h"
 

@@ -26,17 +26,17 @@ struct kg_question {
 
     /* owned by the retriever */
     bool answered, kept;
-    struct kg_question *in_bucket;      /* the next one */
-    struct kg_question *older, *newer;  /* among answered ones */
+    struct kg_question *in_bucket;      /* the next of its hash bucket */
+    struct kg_question *older, *newer;  /* among cached questions, by last use */
     struct kg_waiter *waiters;          /* (n_waiters) owned; to be notified */
     size_t n_waiters, waiters_capacity; /* */
-    size_t owed;                        /* deliveries that point here */
+    size_t owed;                        /* number of deliveries that point here */
 };
 
 typedef void (*kg_answered_fn)(void *user, struct kg_question *q);
 
-/* One row per engine. poll returns answered or failed questions, and waits at most
- * timeout_ms for the first. */
+/* One row per engine. poll passes answered or failed questions to `answered`, and waits
+ * at most timeout_ms for the first. */
 struct kg_retriever_engine {
     const char *name, *help;
     bool (*takes)(const char *where);
@@ -51,8 +51,8 @@ struct kg_retriever_engine {
 extern const struct kg_retriever_engine kg_retriever_index;
 extern const struct kg_retriever_engine kg_retriever_http;
 
-/* server_check.c: checks a server against opts->how by its GET /health (`kedge search
- * serve`); unknown facts are logged.
+/* server_check.c: compares the kind of search and the number of passages that a server
+ * reports by GET /health with opts->how; logs a warning for what it does not report.
  * errors: ECONFLICT */
 kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
                                     struct kg_err *err) KG_MUST_CHECK;
@@ -60,7 +60,7 @@ kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
 /* Copies passages and their texts into one block of the question. */
 kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *passages,
                              size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* Sets the error; if out of memory for the text, sets status ENOMEM. */
+/* Sets q->reason; if there is no memory for it, sets q->status to ENOMEM. */
 void kg_question_fail(struct kg_question *q, const char *reason);
 
 #endif

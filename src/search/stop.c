@@ -1,7 +1,7 @@
 /* English stop words, one sorted table. They are frequent, so searching them would read
  * most of the index, and they hardly affect the rank. They are left out of queries, never
  * of passages, so the list can change without a new index; if a query has few other
- * words, they count. Other languages have no list and only lose time. */
+ * words, they count. Other languages have no list: their queries only take longer. */
 #include "search/index_file.h"
 
 #include <string.h>

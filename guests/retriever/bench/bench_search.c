@@ -1,10 +1,10 @@
 /* Searching vectors: the products of a pass over 100,000 passages of 384 numbers, for one
  * query and for 64, compared with the ceiling that bounds them.
  *
- * Memory bounds one query, multiply-adds bound 64. The time includes all of a pass, also
+ * Memory bounds one query, multiply-adds bound 64. The time is that of a whole pass with
  * the selection of each query's best passages; `encode` measures the vector of a query.
- * For a pass over bytes only the products are measured, and their selection, without the
- * scales, bounds and candidates of dense/dense.c. On a device, queries are copied to it
+ * A pass over int8 is measured without the scales, bounds and candidates of
+ * dense/dense.c. On a device, queries are copied to it
  * and scores back to the host in blocks, as in dense/dense_device.c.
  */
 #include "retriever/bench/retriever_bench.h"

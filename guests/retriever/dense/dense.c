@@ -1,8 +1,8 @@
 /* Searches the vectors of an index: see dense.h. A pass over fp16 keeps the best
- * products. A pass over bytes knows a lower and an upper bound of each product
+ * products. A pass over int8 knows a lower and an upper bound of each product
  * (dense_open.c). It keeps the candidates whose upper bound is at least the depth-th
  * largest lower bound, and computes those again from the fp16 of the file. So the result
- * is fp16's, in every bit; bytes save memory and traffic and cost some reads of the file.
+ * has the bits of fp16; int8 saves memory and traffic and costs some reads of the file.
  */
 #include "retriever/dense/dense_internal.h"
 

@@ -1,7 +1,7 @@
 /* Vectors from another program: checks that there is one per passage, that they are
- * numbers, and that they come from this encoder, for these passages, in this order.
+ * finite, and that they come from this encoder, for these passages, in this order.
  *
- * A sample checks the last. Rounding to fp16 during the computation moves a vector by
+ * A sample checks the origin. Rounding to fp16 during the computation moves a vector by
  * well under a hundredth of its length; rounding to bf16 moves it by about two
  * hundredths, which is a cosine of .9998. Another passage, model or prefix moves it much
  * farther.

@@ -18,8 +18,8 @@ kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHE
 struct kg_dense_memory {
     uint64_t vectors;
     uint64_t encoder; /* its weights */
-    uint64_t beside;  /* a pack of texts, questions, a block of scores */
-    uint64_t most;    /* peak: all these, or weights while they are read */
+    uint64_t beside;  /* a pack of texts, vectors of queries, a block of scores */
+    uint64_t most;    /* peak: the sum of these, or more while weights are loaded */
 };
 kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
                         const struct kg_backend *be, enum kg_code code, int64_t n,
@@ -41,8 +41,8 @@ struct kg_dense {
 };
 
 /* ---- vectors made elsewhere (dense_given.c) ---- */
-enum { KG_GIVEN_SAMPLE = 16 }; /* vectors recomputed and compared */
-#define KG_GIVEN_COSINE 0.999  /* minimum */
+enum { KG_GIVEN_SAMPLE = 16 }; /* number of vectors recomputed and compared */
+#define KG_GIVEN_COSINE 0.999  /* least cosine of the two */
 kg_status kg_given_open(struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -59,10 +59,10 @@ kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- vectors on a device (dense_device.c) ---- */
-/* Shared by all seekers of an index: vectors, the encoder's pack, buffers for questions
- * and scores. Threads take turns. */
+/* Shared by all seekers of an index: vectors, the encoder's pack, buffers for vectors of
+ * queries and for scores. Threads take turns. */
 struct kg_dense_device;             /* opaque */
-enum { KG_DENSE_SCORES = 1 << 20 }; /* scores per block, for all its questions */
+enum { KG_DENSE_SCORES = 1 << 20 }; /* scores per block, of all its queries */
 /* d: only path, encoder (on the backend), codes' type, n and dim are read
  * errors: ENOMEM */
 kg_status kg_dense_device_open(struct kg_dense_device **v, const struct kg_backend *be,
@@ -85,8 +85,8 @@ kg_status kg_dense_device_embed(float *out, struct kg_dense_device *v,
  * scores. */
 int64_t kg_dense_device_passages(const struct kg_dense_device *v, int64_t queries);
 void kg_dense_device_limit(struct kg_dense_device *v, int64_t scores); /* for tests */
-/* scores (Q, n) out, as in kg_op_scan: on the host, for passages first .. first + n - 1
- * queries (Q, D): on the host */
+/* scores (Q, n) out, as in kg_op_scan, for passages first .. first + n - 1; queries (Q,
+ * D). Both are on the host. */
 kg_status kg_dense_device_scan(struct kg_mat scores, struct kg_dense_device *v,
                                struct kg_mat queries, int64_t first,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -102,10 +102,10 @@ kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
 kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backend *be,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* Computes codes (dim), *scale and *bound of a finite fp16 vector. */
+/* codes (dim), *scale and *bound out, for a finite fp16 vector, halves (dim). */
 void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
                      int32_t dim);
-/* The vectors of the current row of `get`, borrowed from it.
+/* *halves (*n, dim) out: the vectors of the current row of `get`, borrowed from `get`.
  * errors: EFORMAT */
 kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_dense *d,
                          sqlite3_stmt *get, struct kg_err *err) KG_MUST_CHECK;

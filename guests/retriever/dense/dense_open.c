@@ -1,14 +1,14 @@
 /* Opens the vectors of an index: its encoder, and the vectors in the codes that passes
  * read, in host memory or copied in blocks to a device.
  *
- * The file has fp16. In bytes a vector x becomes x' = scale code, with the nearest
+ * The file has fp16. As int8, a vector x becomes x' = scale code, with the nearest
  * integers of -127 to 127, and the error of a product has a known bound:
  *
  *     |q.x - q.x'| <= |q| |x - x'|       (Cauchy and Schwarz)
  *
  * and so has the error of fp32 sums: at most n 2^-24 |q| |x| for n terms, for x and for
- * x'. `bound` is the sum of both for |q| = 1, with more than twice the latter, which
- * covers the few roundings of the code that uses it.
+ * x'. `bound` is the sum of both bounds for |q| = 1, the second more than doubled, which
+ * covers the few roundings of the code that uses `bound`.
  */
 #include "retriever/dense/dense_internal.h"
 

@@ -1,6 +1,6 @@
-/* Writing the vectors of an index: texts are gathered, embedded together, rounded to fp16
- * and put as one row. If vectors are given, only a sample of texts is embedded, to check
- * that the vectors belong to this encoder and these passages.
+/* Writes the vectors of an index: texts are gathered, embedded together, rounded to fp16
+ * and stored as one row. If vectors are given, only a sample of texts is embedded, to
+ * check that the vectors belong to this encoder and these passages.
  */
 #include "retriever/dense/dense_internal.h"
 

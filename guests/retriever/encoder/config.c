@@ -1,8 +1,8 @@
 /* config.json of an encoder: which family, which sizes.
  *
- * A family with the same parts is a row of FAMILIES. A setting of config.json that these
- * computations lack (another activation, relative positions, a decoder) is refused by
- * name and value.
+ * Each family with these parts is a row of FAMILIES. A setting of config.json that is not
+ * supported (another activation, relative positions, a decoder) is refused by name and
+ * value.
  */
 #include "retriever/encoder/encoder_internal.h"
 

@@ -1,6 +1,6 @@
 /* Embedding: texts to tokens, tokens in packs through the layers, rows to vectors.
  *
- * A pack is the next texts that fit, one after another, without padding or sorting, so
+ * A pack holds the next texts that fit, one after another, without padding or sorting, so
  * its cost is that of its tokens. The division into packs changes no bit. The host pools,
  * in the order of the tokens and in double.
  */

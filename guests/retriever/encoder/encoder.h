@@ -31,7 +31,7 @@ enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
 struct kg_encoder_opts {
     const struct kg_backend *backend; /* NULL: the CPU */
     const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
-    /* maximum per text, special tokens included; longer texts are truncated. 0:
+    /* most tokens of a text, special ones included; longer texts are truncated. 0:
      * max_seq_length of sentence_bert_config.json, or all positions */
     int32_t max_tokens;
     /* NULL: prompts of config_sentence_transformers.json, or none */
@@ -43,9 +43,9 @@ struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
 /* Close its embedders first; NULL allowed. */
 void kg_encoder_close(struct kg_encoder *e);
 
-/* errors: NOTFOUND (no such folder, a tensor), EUNSUPPORTED (a decoder, another pooling
- * or activation, another module; a backend without the operations), EINVAL (no pooling in
- * folder and options; max_tokens), EFORMAT, SHAPE */
+/* errors: ENOTFOUND (folder, tensor), EUNSUPPORTED (a decoder, another pooling or
+ * activation, another module; a backend without the operations), EINVAL (no pooling in
+ * folder or options; max_tokens), EFORMAT, ESHAPE */
 kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
                           const struct kg_encoder_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -64,7 +64,7 @@ struct kg_encoder_info {
     enum kg_pooling pooling;
     bool normalised;            /* vectors have length 1 */
     const char *query_prefix;   /* borrowed from the encoder; "" for none */
-    const char *passage_prefix; /* */
+    const char *passage_prefix; /* the same */
     /* covers weights, tokenizer and all fields above: encoders with equal hashes give
      * equal vectors */
     uint64_t hash;

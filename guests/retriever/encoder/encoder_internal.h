@@ -10,7 +10,7 @@ struct kg_encoder_row {
     const char *model_type;
     const char *prefix; /* optional prefix of tensor names */
     const char *help;
-    bool behind_padding; /* positions start at pad_token_id + 1 */
+    bool behind_padding; /* positions start at pad_token_id + 1, not at 0 */
 };
 
 struct kg_encoder_config {

@@ -1,5 +1,4 @@
-/* Opening an encoder: settings, tokenizer, weights, and the hash that says which encoder
- * it is.
+/* Opens an encoder: settings, tokenizer, weights, and the hash that identifies it.
  */
 #include "retriever/encoder/encoder_internal.h"
 

@@ -1,8 +1,8 @@
 /* The weights of an encoder from safetensors: finds every tensor, checks it against
  * config.json, converts it to fp32 and puts it where the backend reads it.
  *
- * Two tables list the tensors by name, shape and place. They are walked twice: once for
- * the total memory, once to fill it.
+ * Two tables list the tensors by name, shape and destination. They are walked twice: to
+ * compute the total memory, and to fill it.
  */
 #include "retriever/encoder/encoder_internal.h"
 
