@@ -4,8 +4,8 @@
  * casts include the packing of new weights. The time of an operation on all threads,
  * minus what they computed, is waiting.
  *
- * If each thread computes a share of its own (decoding many rows), operations of all
- * threads are counted, each second as a thread's share of one. */
+ * If each thread runs operations of its own (decoding many rows), those of all threads
+ * are counted, and a second of one of T threads counts as 1 / T. */
 #include "bench/measure.h"
 
 #include "base/clock.h"

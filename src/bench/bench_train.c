@@ -1,4 +1,4 @@
-/* Training steps of a dense model. Useful work alone is counted. */
+/* Training steps of a dense model. Only useful work is counted (bench.h). */
 #include "bench/measure.h"
 
 #include "base/clock.h"

@@ -1,9 +1,10 @@
 /* Shared by the benchmarks: timing work against the ceiling that bounds it, and rows of
  * the report.
  *
- * Machines are seldom idle, and ceilings fall with load. So a ceiling is measured again
- * before every repetition, as a rate sustained over a quarter of a second. A share is the
- * best work rate divided by the best ceiling within the same minute.
+ * Machines are seldom idle, and ceilings fall with load. So on a CPU a ceiling is
+ * measured again before every repetition, as a rate sustained over a quarter of a second.
+ * A share is the best rate of the work divided by the best ceiling, measured in the same
+ * minute.
  */
 #ifndef KG_BENCH_MEASURE_H
 #define KG_BENCH_MEASURE_H
@@ -15,9 +16,9 @@ enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,
     /* FLOP/s of a product in the report's dtype; on a device, by its library */
     KG_BENCH_GEMM,
-    KG_BENCH_GEMM_FP32, /* FLOP/s */
+    KG_BENCH_GEMM_FP32, /* the same in fp32 */
     KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
-    KG_BENCH_PEAK_FP32, /* FLOP/s */
+    KG_BENCH_PEAK_FP32, /* the same in fp32 */
     KG_BENCH_MEMORY     /* bytes/s, reading */
 };
 
@@ -27,7 +28,7 @@ struct kg_bench_report {
     struct kg_ranks *ranks;      /* borrowed; NULL: one process */
     bool json;
     enum kg_dtype ct;    /* dtype of products */
-    const char *row;     /* NULL, or a substring of the names of the rows to run */
+    const char *row;     /* only rows with this text in their name; NULL: all */
     int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048, on a device 8,192
                             (fp32: 4,096) */
     double ceiling_time; /* seconds per ceiling; 0: a quarter of a second */
@@ -48,7 +49,7 @@ static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_repor
 
 /* ---- time ---- */
 
-/* *seconds of one repetition; a benchmark may exclude setup. */
+/* Does the work once. *seconds out: its time, which may exclude setup. */
 typedef kg_status (*kg_bench_work_fn)(double *seconds, void *user, struct kg_err *err);
 
 struct kg_bench_job {
@@ -57,7 +58,7 @@ struct kg_bench_job {
     int repeats;
     bool warm; /* run once untimed first */
     enum kg_bench_ceiling ceiling;
-    /* > 0: work per byte read; the memory's rate times this is a bound too */
+    /* > 0: work per byte read; then the memory's rate times this is a second ceiling */
     double per_byte;
 };
 
@@ -65,17 +66,17 @@ enum { KG_BENCH_MOST_REPEATS = 16 };
 struct kg_bench_timing {
     double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
     int n;
-    double ceiling; /* best rate per second measured between repetitions */
-    double memory;  /* best memory bound measured between repetitions; 0: none */
+    double ceiling; /* best rate of the ceiling between repetitions, work per second */
+    double memory;  /* the same of the memory's ceiling; 0: none */
 };
 
-/* Waits until the backend is done; p is its memory. A device runs asynchronously. */
+/* Waits until the backend, which may run asynchronously, is done. p: its memory */
 kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Allocates the ceilings' memory now, so that it is not counted as memory of the
  * benchmark. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-/* Measures a ceiling once more: *best <- the larger rate per second. */
+/* Measures a ceiling once more (a device's: only once): *best <- the larger rate. */
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
@@ -100,7 +101,7 @@ struct kg_bench_bar {
 
 struct kg_bench_rate {
     const char *name;
-    double work; /* work per repetition, in units of 1e-9 of `unit` */
+    double work; /* work per repetition in 1e-9 `unit` s: FLOP if unit is GFLOP/s */
     const char *unit;
     struct kg_bench_bar bar; /* target for the share of the timing's ceiling */
 };
@@ -136,11 +137,11 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Parameters used in products for one token, including its K experts. The token's cost in
- * FLOP is twice this number. */
+/* Parameters used in products for one token, those of its K experts included. A token's
+ * forward costs twice this number in FLOP. */
 double kg_bench_parameters(const struct kg_model *m);
-/* Bytes copied to a device and back per token and step (positions, ids, token counts),
- * with the planned number. */
+/* A row of the bytes copied to a device and back, per token and per step (positions, ids,
+ * token counts), with the planned number. */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err) KG_MUST_CHECK;
@@ -178,7 +179,7 @@ const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
 void kg_bench_parts_begin(void);
 /* Adds drawn tokens of all threads, and their steps. */
 void kg_bench_parts_draw(double seconds, double tokens, double vocab, double steps);
-/* Rows of the best of three runs with their ceilings; run: *seconds of one step. */
+/* Appends the parts of the best of three runs, with their ceilings. run: does one step */
 kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
                               kg_bench_work_fn run, void *user,
                               struct kg_err *err) KG_MUST_CHECK;
@@ -193,8 +194,8 @@ struct kg_bench_product {
     int64_t n, k; /* of the weights */
     enum kg_dtype dtype;
 };
-/* Another library's products, timed in alternation with kedge's. *seconds: of one
- * product. kedge has no such library built in; see tools/bench_onednn.c. */
+/* Another library's products, timed in alternation with kedge's. *seconds out: of one
+ * product. kedge contains no such library; see tools/bench_onednn.c. */
 struct kg_bench_rival {
     const char *name;
     kg_status (*run)(double *seconds, const struct kg_bench_product *p,

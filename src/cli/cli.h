@@ -1,13 +1,13 @@
-/* The command line: a table of commands, each with a table of flags, and helpers of
- * commands.
+/* The command line: a table of commands, each with a table of flags, and functions that
+ * commands share.
  *
- * A command's flag table is the only description of its flags: the parser fills the
+ * A command's flag table is the only description of its flags: the parser fills their
  * targets by it, and --help, the man page and the shell completion are generated from it.
  * A process runs one command, so targets are static variables of the command's file,
  * initialised with the defaults.
  *
  * Results go to stdout through kg_cli_put and its checked writes; messages go to stderr.
- * Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
+ * Exit status: 0 done, 1 failure, 2 wrong command line, 128 + N ended by signal N.
  */
 #ifndef KG_CLI_CLI_H
 #define KG_CLI_CLI_H
@@ -49,7 +49,7 @@ struct kg_flag {
     enum kg_opt_type type;       /* a BOOL has no value */
     bool clears;                 /* a BOOL: the flag sets it to false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
-    void *target;                /* a LIST is struct kg_flag_list: may be repeated */
+    void *target;                /* of a LIST: struct kg_flag_list; may be repeated */
     const char *key;   /* the target is struct kg_flag_keys; NULL: a variable of `type` */
     const char *needs; /* condition for the flag's (or group's) effect; NULL: none */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
@@ -113,7 +113,7 @@ struct kg_command {
         int argc,
         char **argv);  /* argv: arguments that are not flags; returns the exit status */
     const char *usage; /* "[flags] DIR" */
-    /* NULL: gets argc and argv unparsed */
+    /* NULL: `run` gets argc and argv unparsed */
     const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
     int max_args;        /* maximum number of arguments besides flags; < 0: any number */
@@ -121,14 +121,14 @@ struct kg_command {
      * of values */
     bool (*term)(struct kg_term *term, int i);
     const char *const *action; /* action that flags depend on; NULL: the first argument */
-    const char *needs;         /* condition of flags whose own names no action; or NULL */
+    const char *needs;         /* of flags whose `needs` names no action; NULL: none */
     const char *guest; /* the guest with the command (base/status.h); NULL: the trunk */
 };
 
 /* Ended by a row with name NULL. */
 extern const struct kg_command kg_commands[];
 const struct kg_command *kg_command_find(const char *name); /* or NULL */
-/* Whether the command refuses to run under a launcher (ranks/launch.h). */
+/* Whether it refuses to run under a launcher of several processes (ranks/launch.h). */
 bool kg_command_is_single(const struct kg_command *c);
 
 /* Runs `kedge argv[1] ...`.   returns the exit status */
@@ -162,10 +162,10 @@ kg_status kg_cli_completion(struct kg_str *out, const char *shell,
  * KG_EXIT_SIGNAL plus the signal, as shells do. A rank stopped by another rank's signal
  * counts as ended by SIGTERM. */
 int kg_cli_status(kg_status status);
-/* Prints "kedge COMMAND: message" and returns kg_cli_status; usage errors add a hint to
- * help and return KG_EXIT_USAGE. */
+/* Prints "kedge COMMAND: message" to stderr.   returns KG_EXIT_FAILURE, or kg_cli_status
+ * for EINTERRUPTED */
 int kg_cli_fail(const struct kg_err *err);
-/* Starts the watch of this process (base/watch.h), also after it was stopped. */
+/* Starts (or restarts) the watch of this process (base/watch.h); warns if it cannot. */
 void kg_cli_watch(void);
 /* Prints the usage error and a hint to help; returns KG_EXIT_USAGE. */
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
@@ -175,8 +175,8 @@ int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t 
 /* KG_EXIT_OK, or the result of kg_cli_fail. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
-/* Writes all of s to stdout and clears it. On a terminal, which obeys control characters,
- * they are escaped (base/printable.h), because s may have text of a file.
+/* Writes all of s to stdout and clears s. If stdout is a terminal, control characters are
+ * escaped (base/printable.h), because s may contain text of a file.
  * errors: EIO (of the device or pipe), ENOMEM */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 /* Prints s if `written` is OK; releases s in any case.
@@ -188,7 +188,7 @@ kg_status kg_cli_print(kg_status written, struct kg_str *s,
  * errors: EIO */
 kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
-/* Writes s to a file, completely or not at all; a device, pipe or link is written
+/* Writes s to a file, completely or not at all; but a device, pipe or link is written
  * directly.   errors: EIO, ENOSPACE */
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -199,7 +199,7 @@ kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
 struct kg_cli_target {
     const char *path;   /* borrowed */
     struct kg_str name; /* owned: the file to write */
-    bool as_it_is;      /* name is path */
+    bool as_it_is;      /* name is path: written directly */
 };
 kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -211,8 +211,8 @@ void kg_cli_target_release(struct kg_cli_target *t); /* {0} allowed */
  * out. */
 typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
                                  void *context, struct kg_err *err);
-/* Handles every line of stdin and writes to stdout, each before the next is read.
- * errors: EFORMAT (not JSON, or no line at all), EIO, and those of answer */
+/* Calls answer for every line of stdin and writes its output to stdout before the next
+ * line is read.   errors: EFORMAT (not JSON, or no line at all), EIO, those of answer */
 kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -277,7 +277,7 @@ extern const struct kg_flag kg_algorithms_flags[] KG_GUEST;
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];
-extern const char *kg_grade_kind; /* the kind to grade: its action */
+extern const char *kg_grade_kind; /* --kind, the action that flags of grade depend on */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[] KG_GUEST;
@@ -288,42 +288,42 @@ bool kg_bench_term(struct kg_term *term, int i);
 
 /* Files installed by `make install`: recipes and suites. */
 
-/* Returns path unchanged; if it is relative, does not exist, and PREFIX/share/kedge/PATH
- * does (the program is in PREFIX/bin), returns the latter and logs it. *own: owned by the
- * caller, may be NULL.   returns path or *own
+/* Finds an installed file: if path is relative and does not exist, but
+ * PREFIX/share/kedge/ PATH does (the program is in PREFIX/bin), logs it and returns it as
+ * *own (owned by the caller; else NULL).   returns path or *own
  * errors: ENOMEM, then it returns NULL */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 /* Commands that run as several processes, started by a launcher or forked here. */
 
 /* Under a launcher (ranks/launch.h), joins the launcher's processes. Otherwise this
- * process becomes rank 0 and forks the other ranks, connected by shared memory; each
- * returns from here with its own *r. Call it before starting any thread. n 1: a single
- * process unless there is a launcher. wait_s: timeout for a silent rank; 0: none;
+ * process becomes rank 0 and forks the other n - 1 ranks, connected by shared memory;
+ * each returns from here with its own *r. Call it before starting any thread. n 1: a
+ * single process unless there is a launcher. wait_s: timeout for a silent rank; 0: none;
  * command: as in kg_ranks_check_alike
  * errors: EINVAL (n out of range, or above 1 under a launcher), EIO (no more processes or
  * sockets), ENOMEM (no shared memory), those of kg_ranks_open and kg_ranks_check_alike */
 kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
                              const char *command, struct kg_err *err) KG_MUST_CHECK;
 
-/* Ends this rank. Rank 0 prints an error that all ranks share. With forked ranks, rank 0
- * waits for the others, and names one that was ended by a signal; the others exit here.
+/* Ends this rank. Rank 0 prints the error that all ranks share. If ranks were forked,
+ * rank 0 waits for the others and names those that a signal ended; the others exit here.
  * returns the exit status; KG_RANKS_EXIT_LOST if another rank was lost,
  * KG_RANKS_EXIT_UNLIKE if the ranks do not belong to one run */
 int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err);
 
 /* The checks of ranks in kedge doctor. */
 
-/* Reports the NCCL that ranks would open here, or why there is none; nothing unless `be`
- * is a GPU. nccl: folder to search; NULL: as for a run
+/* Appends which NCCL ranks would open here, or why there is none; nothing unless `be` is
+ * a GPU. nccl: folder to search; NULL: as for a run
  * errors: those of kg_ranks_nccl_look if a folder was given */
 kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
                          const char *nccl, bool json, struct kg_err *err) KG_GUEST;
 
-/* *ok in: this rank passed so far; out: all ranks passed, and so did the checks between
- * ranks. Appends a line for each rank and check; nothing for a single process. be: this
- * rank's backend; GPUs are joined by NCCL. A missing NCCL is a failure only if a folder
- * was given or another rank has it.
+/* Checks the exchanges between ranks. *ok in: this rank passed so far; out: all ranks
+ * passed, and these checks too. Appends a line for each rank and check; nothing for a
+ * single process. be: this rank's backend; if it is a GPU, NCCL is checked too. A missing
+ * NCCL is a failure only if a folder was given (nccl) or another rank has it.
  * errors: of the ranks, if one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,
@@ -331,20 +331,20 @@ kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
 
 /* ---- kedge bench serve (guests/lab) ---- */
 
-/* Measures a server under load against its engine alone: rounds alternate between the
- * engine with all sequences, and as many clients that stream the same sequences from a
- * server with that model. The served rounds share the cores with the clients. */
+/* Compares a server under load with its engine alone. Rounds alternate: the engine
+ * decodes all sequences; then a client for each sequence streams it from a server with
+ * that model, where server and clients share the cores. */
 struct kg_serve_load_opts {
     const struct kg_model *model;
     const struct kg_tokenizer *tok; /* NULL: streams ids instead of text */
-    int streams;                    /* 0: 64 */
+    int streams;                    /* number of sequences; 0: 64 */
     int tokens;                     /* tokens per completion; 0: 256 */
     int rounds;                     /* 0: 5 */
     double piece_seconds;           /* kg_serve_opts.piece_seconds of the server */
     bool json;
 };
-/* Appends: the token rates of engine and server; their ratio in the best round and the
- * median; the processor time of both.
+/* Appends the token rates of engine and server, their ratio in the best round and its
+ * median, and the processor time of both.
  * errors: of the engine and the server; EIO if a response was not as expected */
 kg_status kg_serve_load(struct kg_str *out, const struct kg_serve_load_opts *opts,
                         struct kg_err *err) KG_GUEST;

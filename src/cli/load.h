@@ -15,14 +15,14 @@
 
 #include <stdbool.h>
 
-/* Arguments that may name something in the hub's cache (data/hub.h) instead of a folder
- * or file. They are resolved before a command begins, so commands only see paths. */
+/* Arguments may name a model or file in the hub's cache (data/hub.h) instead of a path.
+ * They are resolved before a command begins, so commands see only paths. */
 
 /* A flag with this argument name takes a checkpoint folder or ORG/NAME[@REVISION]. */
 #define KG_MODEL_ARG "MODEL"
 
 /* Replaces a model's name by its folder, in every given flag with KG_MODEL_ARG.   errors:
- * those of kg_hub_find_model, with the flag */
+ * those of kg_hub_find_model, prefixed with the flag */
 kg_status kg_cli_find_flags(const struct kg_command *c, struct kg_err *err) KG_MUST_CHECK;
 
 /* Replaces one model's or file's name; NULL stays NULL. The result is never freed.
@@ -38,7 +38,7 @@ struct kg_load_args {
     const char *dir;
     const char *adapter;              /* NULL: none */
     const char *dtype;                /* NULL: bf16 */
-    const char *base_dtype;           /* NULL: the same */
+    const char *base_dtype;           /* NULL: as dtype */
     const char *device;               /* NULL: cpu */
     const char *products, *libraries; /* struct kg_device_opts */
     bool unpinned;                    /* struct kg_device_opts; only set by `bench` */
@@ -74,26 +74,26 @@ struct kg_loaded {
     struct kg_tokenizer *tok; /* owned; NULL if the folder has no tokenizer files */
 };
 
-/* Looks up a compute dtype by name; NULL selects the best for this machine.
- * errors: UNSUPPORTED */
+/* Looks up a compute dtype by name; NULL: bf16.
+ * errors: EINVAL (no such type) */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
 /* The fields named by --ignore. */
 struct kg_opt_list kg_load_ignored(const struct kg_load_args *args);
-/* Opens the backend of --device and related flags, for products in ct; with ranks, which
- * must all call it, each opens its own.
+/* Opens the backend of --device and related flags, for products in ct. If args has ranks,
+ * all must call it, and each opens its own.
  * errors: those of kg_device_open, kg_ranks_choose_device and kg_ranks_check_devices,
  * prefixed with the flag */
 kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
                          enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 /* Opens the model for inference, with its adapter and tokenizer; the tokenizer's EOS
- * token is added to the EOS set. Sets the number of threads. */
+ * token is added to the EOS set. Sets the number of threads. On failure *l is {0}. */
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);
 /* Makes a model of the base with the adapter of a PEFT folder; base weights are shared.
  * tok: the tokenizer of the base, NULL for none
- * errors: those of reading the folder; CONFLICT (its tokenizer differs) */
+ * errors: those of reading the folder; ECONFLICT (its tokenizer differs) */
 kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
                           const struct kg_tokenizer *tok, const char *dir,
                           struct kg_err *err) KG_MUST_CHECK;

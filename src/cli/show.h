@@ -1,8 +1,8 @@
 /* The output of kedge show: one line of a dump as pieces of text with their sources and,
  * if the dump has tokens, the values recorded with them.
  *
- * Accepted lines: a trajectory (traj/traj.h: tokens, source, logp), an episode as text
- * (prompt and segments), a completion as text (prompt and response, completion or text).
+ * Accepted keys of a line: tokens, source, logp (a trajectory, traj/traj.h); prompt and
+ * segments (an episode as text); prompt and one of response, completion, text.
  */
 #ifndef KG_CLI_SHOW_H
 #define KG_CLI_SHOW_H
@@ -47,8 +47,8 @@ struct kg_show_columns {
 kg_status kg_show_read(struct kg_shown *s, const struct kg_json_doc *doc,
                        const struct kg_tokenizer *tok, struct kg_err *err) KG_MUST_CHECK;
 
-/* Part i of a line of n tokens: tokens [begin, end) were drawn given [from, ..). Part 0
- * precedes the first window; part i is window i - 1.   errors: EFORMAT */
+/* Part i of a line of n tokens: tokens [begin, end) were drawn in the context [from, ..).
+ * Part 0 is before the first window; part i is window i - 1.   errors: EFORMAT */
 struct kg_shown_part {
     size_t from, begin, end;
 };
@@ -59,7 +59,7 @@ kg_status kg_show_part_at(struct kg_shown_part *p, const struct kg_json_doc *doc
 kg_status kg_show_trace(struct kg_str *out, const struct kg_json_doc *doc,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The pieces for a terminal. Without colour, sources are marked by tags. Control
+/* Appends the pieces for a terminal. Without colour, tags mark the sources. Control
  * characters become \xNN. */
 kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        const struct kg_show_columns *columns, bool colour,

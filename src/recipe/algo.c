@@ -1,8 +1,8 @@
-/* Makes the algorithm of a recipe. The keys of algo, kl and anchor are rows over struct
- * kg_algo and are already filled. This file adds what policy/ cannot know: whether the
- * sampler truncates, how often a batch is used, how long a completion may be, how large
- * the vocabulary is. Then policy/algo_check.c checks the composition against what the run
- * provides. */
+/* Makes the algorithm of a recipe. kg_recipe_read has already filled struct kg_algo from
+ * the keys of algo, kl and anchor. This file adds what policy/ cannot know: whether the
+ * sampler truncates, whether updates are off-policy, how long a completion may be, how
+ * large the vocabulary is. Then policy/algo_check.c checks the composition against what
+ * the run provides. */
 #include "recipe/options.h"
 
 #include "base/log.h"

@@ -8,8 +8,8 @@
  * say, if the user wants no anchor): these are accepted. RUN/config.yaml has every key,
  * so a value equal to the default or to the preset's counts as not set. Keys that need
  * validation problems (eval.*, log.validation) are refused only on the command line,
- * because a recipe may leave data.val to the command line; they are accepted next to an
- * empty data.val= there. Not here: keys that their reader refuses, and eval.at_start.
+ * because a recipe may leave data.val to the command line; they are accepted if it sets
+ * data.val, even to nothing. Not here: keys whose reader checks them, and eval.at_start.
  */
 
 #include "data/needs.h"

@@ -1,5 +1,5 @@
-/* The option rows of training. The same rows give --help, the resolved config.yaml and
- * the error for a mistyped key. */
+/* The option rows of training. The same rows give the help of keys, the resolved
+ * config.yaml and the error for a mistyped key. */
 #ifndef KG_RECIPE_OPTIONS_H
 #define KG_RECIPE_OPTIONS_H
 
@@ -17,9 +17,9 @@ enum kg_shard {
     KG_SHARD_GRADIENTS, /* the same, and gradients, computed bucket by bucket */
 };
 
-/* The values of a recipe: a member per section of keys, or the options struct of the
- * module that reads it. Text and lists are borrowed from the config. Fields without a key
- * stay 0. */
+/* The values of a recipe: for each section of keys a member, which may be the options
+ * struct of the module that reads them. Text and lists are borrowed from the config.
+ * Fields without a key stay 0. */
 struct kg_recipe {
     struct {
         const char *dir;
@@ -54,7 +54,7 @@ struct kg_recipe {
         int64_t val_count;
         struct kg_opt_list rewards, reward_weights;
     } task;
-    struct kg_task_opts task_opts; /* other keys of task; keys of data that it reads */
+    struct kg_task_opts task_opts; /* the other keys of task; keys of data for tasks */
     struct {
         struct kg_opt_list train, val;
         struct kg_opt_list weights, templates, val_templates;
@@ -70,7 +70,7 @@ struct kg_recipe {
         struct kg_sampling sampling; /* without stop strings */
         struct kg_opt_list stop;
         bool dynamic;
-        /* `dynamic` keeps groups whose rewards differ; false: whose accuracies differ */
+        /* `dynamic` keeps groups whose rewards (false: accuracies) differ */
         bool dynamic_reward;
         double oversample;
         int64_t max_refills;
@@ -84,7 +84,7 @@ struct kg_recipe {
         bool router_replay;
     } rollout;
     const char *episode_env;
-    struct kg_episode_opts episode; /* and search */
+    struct kg_episode_opts episode; /* keys of episode and search */
     const char *preset;             /* "": none */
     struct kg_algo algo;            /* names of rows are not looked up yet */
     bool reproduction;
@@ -92,7 +92,7 @@ struct kg_recipe {
     bool anchor_on_host;
     struct {
         const char *kind;
-        struct kg_optim_opts opts; /* all fields but row and number of updates */
+        struct kg_optim_opts opts; /* row and number of updates are not set */
         int64_t warmup_steps;
         bool stairs; /* warmup rises once per step */
         bool on_host;
@@ -147,14 +147,14 @@ struct kg_recipe {
     } log;
 };
 
-/* Conditions of keys (data/needs.h): there are problems to validate on (a recipe may
- * leave them to the command line); and conditions that a text cannot express. */
+/* Conditions of keys (data/needs.h). VALIDATION: there are problems to validate on (a
+ * recipe may leave them to the command line). GENERATED: the code of effect.c decides. */
 #define KG_NEEDS_VALIDATION "data.val|task.name=" KG_TASKS_MADE
 #define KG_NEEDS_GENERATED                                                               \
     "problems that no file replaces (data.train, rollout.data, data.val, sft.data)"      \
     ":data.train,rollout.data,data.val,sft.steps,sft.epochs,sft.data,sft.level"
 
-/* Row i, including those of an algorithm (policy/algo.h); NULL at the end. */
+/* Row i of all, the algorithm's (policy/algo.h) included; NULL past the end. */
 const struct kg_opt_row *kg_recipe_row(size_t i);
 
 /* Reads a recipe from a config over these rows; valid until the config changes. */
@@ -180,8 +180,8 @@ kg_status kg_distill_config(struct kg_config **config, const char *path,
 /* ---- the algorithm of a run (algo.c) ---- */
 
 /* Looks up the rows that the recipe names and checks them against what the run provides.
- * config: the source of the recipe, to locate refused values
- * vocab: of the model; a Top-k KL with k at or above it becomes the exact KL, which is
+ * config: from which the recipe was read; names the source of refused values
+ * vocab: the model's; a Top-k KL with k at or above it becomes the exact KL, which is
  * logged.
  * errors: those of kg_algo_set and kg_algo_check */
 kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
@@ -195,7 +195,7 @@ bool kg_config_of_algorithm(const char *key);
 /* Whether the updated policy may differ from the policy that sampled. */
 bool kg_recipe_off_policy(const struct kg_recipe *r);
 
-/* Appends a one-line summary for the user. */
+/* Appends a summary of the algorithm in one line. */
 kg_status kg_recipe_algorithm(struct kg_str *out, const struct kg_recipe *r,
                               struct kg_err *err) KG_MUST_CHECK;
 
@@ -205,20 +205,19 @@ bool kg_recipe_truncates(const struct kg_recipe *r);
  * policies. A reproduction does not: the runs that it reproduces use ratios of the full
  * softmax. */
 bool kg_recipe_records_kept(const struct kg_recipe *r);
-/* Whether a micro-batch computes the shared prefix of its sequences only once. With
- * train.router_aux it does not, because that loss covers every token of every sequence.
- */
+/* Whether a micro-batch computes a shared prefix of its sequences only once. Not with
+ * train.router_aux, because that loss covers every token of every sequence. */
 bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* ---- keys that have an effect only under a condition (effect.c) ---- */
 
-/* Refuses a value of a key without effect in this config, unless it is the default or the
- * preset's value. A key of the recipe that the command line disabled is accepted.
+/* Refuses a key that has no effect in this config, unless its value is the default or the
+ * preset's, or it is a recipe's key to which the command line left no effect.
  * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
 /* kg_effect_check for SFT alone (`kedge sft`): refuses keys of RL updates on the command
- * line if the run has no RL updates, now or when resumed.
+ * line if the run cannot have RL updates, not even when resumed.
  * errors: EINVAL */
 kg_status kg_effect_check_sft(const struct kg_config *config,
                               struct kg_err *err) KG_MUST_CHECK;
@@ -226,13 +225,13 @@ kg_status kg_effect_check_sft(const struct kg_config *config,
 /* ---- episodes ---- */
 
 /* The options of sections episode and search; env NULL without an environment.
- * errors: ENOTFOUND (the environment), EINVAL (a retriever without use, or a missing one;
- * a limit at or above the context) */
+ * errors: ENOTFOUND (the environment), EINVAL (search without a retriever or encoder; a
+ * limit at or above episode.context) */
 kg_status kg_episodes_from_recipe(struct kg_episode_opts *opts, const struct kg_recipe *r,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Maximum number of tokens that the model may write in one completion, or in all turns of
- * an episode. */
+/* Most tokens that the model may write: in a completion, or in all turns of an episode.
+ */
 int64_t kg_recipe_answer_tokens(const struct kg_recipe *r);
 
 #endif

@@ -3,8 +3,8 @@
  * For each phase (sft, rl, validation) the lines are grouped into at most
  * KG_HISTORY_POINTS points; for each metric a point keeps the count, sum and extremes of
  * its numbers. When the points are used up, neighbours are merged. So memory does not
- * grow with the run, no extreme is lost, and a growing file can be read in steps with the
- * same result as in one.
+ * grow with the run, no extreme is lost, and a growing file gives the same result whether
+ * it is read at once or in steps.
  */
 #ifndef KG_REPORT_HISTORY_H
 #define KG_REPORT_HISTORY_H
@@ -27,8 +27,8 @@ struct kg_history_point {
     uint32_t n;
     double sum;
     double low, high; /* least and largest */
-    /* least value minus, and largest value plus its standard error; low and high without
-     * one */
+    /* least x - e and largest x + e of a value x with standard error e (0 if there is
+     * none) */
     double below, above;
 };
 
@@ -64,7 +64,7 @@ struct kg_history {
     uint64_t offset;                                  /* bytes of the file read so far */
     int64_t lines;                                    /* lines of the file */
     int64_t unreadable,
-        /* lines skipped: their number, and the first one's line number */
+        /* lines skipped: their number, and the line number of the first */
         first_unreadable;
     struct kg_err why; /* error of the last skipped line */
 };
@@ -86,7 +86,6 @@ const struct kg_series *kg_history_find(const struct kg_history *h, const char *
                                         const char *name);
 
 /* The maximum length of a run folder's path, which leaves room for the files in it. */
-
 enum { KG_RUN_DIR_MAX = 3000 };
 
 #endif

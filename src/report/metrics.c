@@ -90,12 +90,12 @@ kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *st
 
 /* The rows, their look-up, and the page that is printed from them.
  *
- * A metric is written where it is measured and explained here, and the name is all that
- * connects the two. A row that ends in NAME stands for many (one for each data source,
- * each reward), and the first row that fits counts; the rows for the policy's validation
- * also explain the anchor's validation. Standard errors have no rows: they are named by a
- * rule from the metric that they belong to. What a number means is said with its formula,
- * because a name like kl has been six things.
+ * A metric is written where it is measured and explained here, and only its name connects
+ * the two. A row that ends in NAME stands for many metrics (one for each data source,
+ * each reward), and the first row that matches counts; the rows for the policy's
+ * validation also explain the anchor's. Standard errors have no rows: a rule derives
+ * their names from the names of their metrics. Explanations have formulas, because a name
+ * like kl has had six meanings.
  */
 
 static const char *const titles[KG_METRICS_GROUPS] = {

@@ -1,6 +1,6 @@
 /* The numbers of one step: an ordered list of names and values, and its JSON line.
  *
- * Names are "group/what"; the table below has a row for each that explains it.
+ * Names are "group/what"; the table below explains each in a row.
  */
 #ifndef KG_REPORT_METRICS_H
 #define KG_REPORT_METRICS_H
@@ -29,16 +29,16 @@ void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
 void kg_metrics_put_in(struct kg_metrics *m, const char *group, const char *what,
                        double value);
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
-/* Standard error of the mean of n numbers from their sum and sum of squares: sqrt( sum (x
- * - mean)^2 / (n - 1) / n ), 0 for one number */
+/* Standard error of the mean of n numbers from their sum and sum of squares:
+ * sqrt(sum (x - mean)^2 / (n - 1) / n); 0 for one number */
 double kg_metrics_stderr(double n, double sum, double squares);
 /* Appends {"phase": phase, "step": step, name: value, ...} and a newline. */
 kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
                           const char *phase, int64_t step,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Reads a line of metrics. phase: borrowed from doc. null and the strings for non-finite
- * numbers become NaN or that infinity.
+/* Reads a line of metrics. phase: borrowed from doc. A value that is not a number, such
+ * as null, becomes NaN.
  * errors: EFORMAT (no phase or step, too many names, or a name too long) */
 kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,
                            const struct kg_json_doc *doc,
@@ -72,8 +72,7 @@ enum kg_metric_group {
 };
 const char *kg_metric_group_title(enum kg_metric_group group);
 
-/* For phase "validation", a row with a name in val/ also describes the anchor's metric in
- * val_anchor/. */
+/* In phase "validation", a row for val/X also describes the anchor's val_anchor/X. */
 struct kg_metric_row {
     const char *phase; /* phase of its line: sft, rl, validation */
     const char *name;  /* a trailing NAME stands for any data source */

@@ -3,8 +3,8 @@
  *
  * A single HTML file with its style and plots and without scripts, so it opens without a
  * server. All contents come from the run directory (config.yaml, manifest.json,
- * metrics.jsonl); titles and explanations come from metrics.h. A run writes its own
- * as report.html.
+ * metrics.jsonl, rollout dumps); titles and explanations are in metrics.h. A run writes
+ * its own page as report.html.
  */
 #ifndef KG_REPORT_REPORT_H
 #define KG_REPORT_REPORT_H
@@ -28,8 +28,8 @@ struct kg_report_run {
  * line) */
 kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Reads new lines of metrics.jsonl; *more: there were some. Unreadable lines cause a
- * warning, here and on opening, and are counted on the page. */
+/* Reads new lines of metrics.jsonl; *more out: whether there were any. Unreadable lines
+ * cause a warning, here and in kg_report_run_open, and are counted on the page. */
 kg_status kg_report_run_read(struct kg_report_run *run, bool *more,
                              struct kg_err *err) KG_MUST_CHECK;
 void kg_report_run_free(struct kg_report_run *run); /* NULL is allowed */

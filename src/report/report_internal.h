@@ -19,17 +19,17 @@ kg_status kg_report_help(struct kg_report *r, const char *help);
 /* The explanation of a metric; row NULL: unknown to this version. */
 kg_status kg_report_meaning(struct kg_report *r, const char *name,
                             const struct kg_metric_row *row);
-/* Begins the last cell of a row, which explains the metric. */
+/* Begins the last cell of a row, the one that explains the metric. */
 kg_status kg_report_last_cell(struct kg_report *r);
 /* Appends x with four digits, and "&plusmn; error" if error is a number. */
 kg_status kg_report_number(struct kg_report *r, double x, double error);
-/* Begins a table row with its name. */
+/* Begins a table row with its first cell, `name`. */
 kg_status kg_report_row(struct kg_report *r, const char *name);
 /* Begins a table with a column per run; lead: name of the first column. */
 kg_status kg_report_table(struct kg_report *r, const char *lead);
 
 kg_status kg_report_tables(struct kg_report *r);
-/* Completions of some steps: right, wrong and long ones. */
+/* Completions of some steps: those of highest and lowest reward, and the longest. */
 kg_status kg_report_answers(struct kg_report *r);
 kg_status kg_report_group(struct kg_report *r, enum kg_metric_group group);
 /* Whether any run has a metric of the group. */

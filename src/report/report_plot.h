@@ -2,8 +2,8 @@
  * numbers are missing and shading for standard errors, or for the range if there are more
  * steps than pixels.
  *
- * Colours and dashes are classes (c0.., d0..) of the page's style sheet; r0.. is the run
- * of a line.
+ * Colours and dashes are classes (c0.., d0..) of the page's style sheet; class r0.. tells
+ * a line's run.
  */
 #ifndef KG_REPORT_REPORT_PLOT_H
 #define KG_REPORT_REPORT_PLOT_H
@@ -20,12 +20,12 @@ struct kg_plot_colour {
 extern const struct kg_plot_colour kg_plot_colours[KG_PLOT_COLOURS];
 
 struct kg_plot_line {
-    const struct kg_history_phase *phase; /* borrowed, as series */
+    const struct kg_history_phase *phase; /* borrowed, like series */
     const struct kg_series *series;
     int run, colour, dash;
 };
 
-/* Whether the values of a series ever differ. */
+/* Whether the values of a series are not all equal. */
 bool kg_plot_varies(const struct kg_series *s);
 
 /* The x axis covers steps first .. last. log_allowed: use a logarithmic scale if all
@@ -60,9 +60,9 @@ double kg_axis_place(const struct kg_axis *a, double value);
 /* A step of 1, 2 or 5 times a power of ten, near range / parts. */
 double kg_axis_step(double range, int parts);
 
-/* About five ticks within the axis. A logarithmic axis has powers of ten, and 2 and 5
- * times these if it spans less than two; if fewer than two remain, as between 2 and 5, it
- * has those of a linear axis.   returns their number */
+/* About five ticks within the axis. A logarithmic axis has them at powers of ten, and at
+ * 2 and 5 times these if it spans less than two powers; if these are fewer than two, as
+ * between 2 and 5, at the positions of a linear axis.   returns their number */
 int kg_axis_ticks(struct kg_axis_tick tick[KG_AXIS_TICKS], const struct kg_axis *a);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * A file is a sequence of TFRecords, each an Event protocol buffer; both are encoded by
  * hand, since only four messages are needed. TensorBoard reads the files of a folder in
- * name order. A resumed run begins a new file, whose START event (the second) discards
- * all earlier events of its own step and later. Written files never change, so a running
+ * name order. A resumed run begins a new file, whose second event, START, discards all
+ * events of earlier files from its step on. Written files never change, so a running
  * TensorBoard stays correct.
  *
  * Values are single precision, as in all scalar events. metrics.jsonl has full precision.
@@ -27,8 +27,8 @@ struct kg_tfevents {
 /* Whether a file has a name given by _open; other writers' names lack ".kedge.". */
 bool kg_tfevents_is_name(const char *name);
 
-/* The step of the last complete event in dir: -1 if there is no file, 0 if the last file
- * has no event or kedge did not write it. */
+/* The step of the last complete event in dir; -1 if there is no event file, 0 if the last
+ * file has no event or another program wrote it. */
 kg_status kg_tfevents_last_step(int64_t *step, const char *dir,
                                 struct kg_err *err) KG_MUST_CHECK;
 
@@ -41,7 +41,7 @@ kg_status kg_tfevents_put(struct kg_tfevents *t, const struct kg_metrics *m, int
                           struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tfevents_close(struct kg_tfevents *t,
                             struct kg_err *err) KG_MUST_CHECK; /* {0} is allowed */
-/* Keeps what was written. */
+/* Closes after a failure; keeps what was written. */
 void kg_tfevents_abort(struct kg_tfevents *t);
 
 #endif

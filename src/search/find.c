@@ -8,7 +8,7 @@
  *
  * which stops only at passages with a word of G and no earlier word, and for these has
  * the positions of the later words too: a merge of sorted lists, which costs nanoseconds
- * per entry. A word adds less than idf^power (k1 + 1 + delta) to a score. If the remaining
+ * per entry. A word adds less than idf^power (k1 + 1 + delta) to a score. If the other
  * words together add less than the topk-th best score so far, a passage with only these
  * words cannot be among the topk, and the search ends. (MaxScore: Turtle and Flood 1995.)
  *
