@@ -1,4 +1,4 @@
-/* config.json as metadata: writes the keys that data/gguf_config.c reads. */
+/* Writes config.json as metadata, with the keys that data/gguf_config.c reads. */
 #include "gguf/gguf_write.h"
 
 #include <stdio.h>

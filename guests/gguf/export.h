@@ -14,12 +14,12 @@ struct kg_export_opts {
     struct kg_opt_list ignore;
 };
 
-/* Writes a model's folder or GGUF file as GGUF to path; with an adapter, writes only a
- * LoRA that llama.cpp loads with the model's GGUF file. Norms and biases are fp32.
+/* Writes a model's folder or GGUF file as GGUF to path; with an adapter, writes only the
+ * adapter, which llama.cpp loads with the model's GGUF file. Norms and biases are fp32.
  * Matrices whose rows are not whole blocks of the type become Q8_0, or F16, with a
  * warning. path appears complete or not at all.
- * errors: those of opening; UNSUPPORTED (an architecture, a field or a pre_tokenizer that
- * GGUF cannot express, by name); NONFINITE; EIO, ENOSPACE; INTERRUPTED by a signal */
+ * errors: those of opening; EUNSUPPORTED (names an architecture, field or pre_tokenizer
+ * that GGUF cannot express); ENONFINITE; EIO, ENOSPACE; EINTERRUPTED (by a signal) */
 kg_status kg_model_export(const char *model, const char *path,
                           const struct kg_export_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;

@@ -7,7 +7,7 @@
 #include "data/gguf_model.h"
 
 /* To write a GGUF file, put the values, declare the tensors, begin, then put the tensors'
- * bytes in the order of their declarations.
+ * bytes in the order of their declarations, padding after each, and end.
  */
 struct kg_gguf_writer {
     struct kg_str values, tensors; /* owned: bytes of the file */
@@ -48,7 +48,7 @@ kg_status kg_gguf_begin(struct kg_gguf_writer *w, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_put(struct kg_gguf_writer *w, const void *bytes, size_t n,
                       struct kg_err *err) KG_MUST_CHECK;
-/* After the last byte of a tensor. */
+/* Call it after the last byte of every tensor. */
 kg_status kg_gguf_pad(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Syncs and closes. */
 kg_status kg_gguf_end(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
@@ -60,9 +60,9 @@ void kg_gguf_writer_release(struct kg_gguf_writer *w);
 kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
                              const struct kg_json *config, int64_t head_dim,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Tokenizer and chat template of a model.   rows: of its embeddings   *none: no tokenizer
- * was written, because GGUF has no form for it
- * errors: UNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
+/* Writes tokenizer and chat template of a model. rows: of its embeddings; *none out: true
+ * if no tokenizer was written, because GGUF has no form for it
+ * errors: EUNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
 kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
                                 bool *none, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* A chat template as a template of Ollama.
+/* Converts a chat template to a template of Ollama.
  *
  * The idea: a template of the usual families writes fixed texts between the contents of
  * messages. These texts are extracted from renderings of conversations with known

@@ -24,10 +24,10 @@ struct kg_ollama {
 };
 
 /* Appends the text of a Modelfile. A date in the chat template becomes fixed text. If the
- * template has no system messages, they are put before the first user message. Both log a
- * warning.
- * errors: UNSUPPORTED (a chat template that does not write messages between fixed texts),
- * those of rendering */
+ * template has no system messages, the Modelfile puts them before the first user message.
+ * Each of the two logs a warning.
+ * errors: EUNSUPPORTED (a chat template that does not write messages between fixed
+ * texts), those of rendering */
 kg_status kg_ollama_modelfile(struct kg_str *out, const struct kg_ollama *o,
                               struct kg_err *err) KG_MUST_CHECK;
 

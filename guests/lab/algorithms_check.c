@@ -1,8 +1,8 @@
 /* kedge algorithms check: compares rows of policy/ with the exact gradient (exact.h).
  *
- * One line per row, with one number per distance in each cell, so that a reader can
+ * One line per row, with one number per divergence in each cell, so that a reader can
  * compare the numbers of a column. The lines of docs/which.md begin with these cells, and
- * a test compares them. JSON has all numbers, one line per row and distance.
+ * a test compares them. JSON has all numbers, one line per row and divergence.
  */
 #include "lab/algorithms.h"
 

@@ -8,12 +8,12 @@
  * paired by `pair`; the result is the mean (or interquartile mean) of the differences.
  * Both cells must have the same pairs. eval/bootstrap.h has the formulas.
  *
- * Three other ways to aggregate rows:
+ * Three options change this:
  * profile   `by` is STRATUM/CELL (a stratum is a task); a cell must have the same number
  *           of rows in each stratum, and each stratum is resampled separately
- * over      compares lines instead of cells: a line NAME joins all cells "NAME,..." over
- *           the logarithm of key `over`; each pair is compared within its common range of
- *           `over` (kg_frontier_gap)
+ * over      differences compare lines instead of cells: a line NAME joins all cells
+ *           "NAME,..." over the logarithm of key `over`; for each pair, two lines are
+ *           compared in the middle of their common range (kg_frontier_gap)
  * start     counts rows that reach the mean of this cell's first metric (survived), and
  *           rows below half of it (collapsed)
  */
@@ -45,17 +45,16 @@ struct kg_cells_opts {
     bool iqm;
     bool profile;
     const char *over;  /* a key of numbers above 0, or NULL */
-    const char *start; /* a cell, read even if it does not match, or NULL */
+    const char *start; /* a cell that is read but not put out (`match` or not); or NULL */
     size_t at_least;   /* cells with fewer rows are dropped and counted */
 };
 
 struct kg_cell {
     char *name; /* owned; for a difference "CELL:AGAINST" */
     size_t rows;
-    /* value per metric (with against, the difference); NaN if no pair of lines shares a
-     * range */
+    /* value (or difference) per metric; NaN if the two lines share a range in no pair */
     struct kg_eval_bounds of[KG_CELLS_METRICS];
-    double holm[KG_CELLS_METRICS]; /* with against: adjusted p over all cells */
+    double holm[KG_CELLS_METRICS]; /* of differences: p adjusted over all of them */
     double over;                   /* mean of `over`; 0 for a difference */
     size_t apart;                  /* pairs whose lines share no range */
     size_t survived, collapsed;    /* with `start` */
@@ -69,7 +68,7 @@ struct kg_cells {
 
 /* `over` limits n_metrics to KG_CELLS_METRICS - 1. `over` with differences compares
  * lines, and excludes `against` and `profile`.
- * errors: NOTFOUND (a file is missing; there are no rows; a named cell does not exist),
+ * errors: ENOTFOUND (a file is missing; there are no rows; a named cell does not exist),
  * EINVAL (a difference without ":"; a line with more than 64 cells), EFORMAT, with file
  * and line (a row lacks a key; two rows have the same cell and pair; with profile, a name
  * without '/'; a value of `over` that is 0 or less), ECONFLICT (the pairs of a cell
@@ -80,11 +79,11 @@ void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
 
 /* Appends a Markdown table with a line per cell; the interval of a difference is bold if
  * it excludes 0. `start` adds the columns survived and collapsed. The last lines give the
- * number of cells left out, and the pairs of lines without a common range. */
+ * number of cells left out, and of pairs in which lines have no common range. */
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Appends "\nN cells with fewer than N rows are left out.\n", or nothing. */
+/* Appends "\nM cells with fewer than N rows are left out.\n"; nothing if M is 0. */
 kg_status kg_cells_left_out(struct kg_str *out, const struct kg_cells *c,
                             const struct kg_cells_opts *opts,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -114,16 +113,15 @@ bool kg_frontier_gap(double *gap, struct kg_frontier_point *a, size_t n_a,
 
 /* ---- how robust each method is (survival.c) ---- */
 
-/* For cells "METHOD,SETTING" it counts, per setting, the rows whose trained model still
- * reaches its starting value (`start`), and finds the last setting at which this share of
- * the rows survive. */
+/* A method survives a setting if at least this share of the rows of cell "METHOD,SETTING"
+ * did: their models, once trained, still reach the starting value (`start`). */
 #define KG_SURVIVAL_SHARE 0.8
 
 /* Appends a Markdown table with a line per METHOD and a column per SETTING, sorted by the
  * numbers in it. A cell "8 of 10 (1)" has the rows that survived, all rows, and those
- * that collapsed, if any. The last column has the last setting before the first one that
- * fewer rows survive or that the method lacks: "none" if the first failed, "-" if it is
- * missing.
+ * that collapsed, if any. The last column has the last setting up to which the method
+ * survives without a gap: "none" if it does not survive the first one, "-" if it lacks
+ * that one.
  * errors: EINVAL (a name without a comma), ENOMEM */
 kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
 /* kedge replay: loss and gradient of a dumped step, under the run's algorithm or another.
- * The dump has what the step saw and a checkpoint the weights, so a "what if" about the
- * loss needs no new run. Here a step and keys are given, and the parts of the loss are
- * printed side by side: value, norm and variance of the gradient, and its direction
- * relative to those of the exact objective and of the exact KL. A part that the algorithm
+ * The dump has the trajectories of the step, and a checkpoint the weights, so a "what if"
+ * about the loss needs no new run. For a step and keys, it prints the parts of the loss
+ * side by side: value, norm and variance of the gradient, and its cosines with the
+ * gradients of the exact objective and of the exact KL. A part that the algorithm
  * lacks is a dash. */
 #include "cli/cli.h"
 

@@ -1,4 +1,4 @@
-/* kedge wiki: the made-up world of wiki.h as files, and episodes played in it.
+/* kedge wiki: the synthetic world of wiki.h as files, and episodes played in it.
  *
  * Seed and size determine a world, so its files fit episodes played later. Episodes are
  * played by the environment that training uses, against an index that was built from the

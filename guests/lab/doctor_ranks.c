@@ -1,5 +1,4 @@
-/* kedge doctor under a launcher: lists the ranks and checks the conditions for a common
- * run.
+/* kedge doctor under a launcher: lists the ranks and checks that they can share a run.
  *
  * It sums lanes as for a gradient (train/step/lane_sum.h), with numbers whose sum
  * depends on the order of additions: once on all ranks, once on this rank alone.

@@ -3,13 +3,13 @@
  * Context 0 is the prompt; the children of context c are V c + 1 .. V c + V. A KL row
  * needs the prompt alone, whose V completions have one token. Every completion is in the
  * batch once, with weight 1, so a_logp and a_at are the coefficients of its own gradient;
- * moments weight them by probability. Only a row that selects tokens of the whole batch
- * counts its completions: for it each is there about COPIES mu(y) times.
+ * moments weight them by probability. But for a row that selects tokens of the whole
+ * batch, a completion y is in the batch about COPIES mu(y) times.
  *
- * The logits are fractions of multiples of irrational numbers: spread evenly, without a
- * generator, and easy to repeat elsewhere. Exponentiated to the power -3/2 they are as
- * peaked as the next token of a language model. Half of the stale policy's change follows
- * the rewards, because bounds act on the side to which the advantage leads.
+ * The logits come from fractions of multiples of irrational numbers: spread evenly,
+ * without a generator, and easy to repeat elsewhere. To the power -3/2 they are as peaked
+ * as a language model's next token. Half of the stale policy's change follows the
+ * rewards, because bounds act on the side to which the advantage leads.
  */
 #include "lab/exact.h"
 

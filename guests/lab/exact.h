@@ -20,15 +20,15 @@
 
 enum { KG_EXACT_VOCAB = 10, KG_EXACT_TOKENS = 3, KG_EXACT_HEAD = 3, KG_EXACT_PLACES = 3 };
 
-/* Divergences, in nats, at which rows are compared: KL(p||q) for KL estimators; for other
- * rows, staleness: the mean KL(mu||p) over a completion's tokens. */
+/* Divergences, in nats, at which rows are compared. For KL estimators: KL(p||q). For
+ * other rows, staleness: the mean KL(mu||p) over a completion's tokens. */
 extern const double kg_exact_kl_nats[KG_EXACT_PLACES];
 extern const double kg_exact_stale_nats[KG_EXACT_PLACES];
 
 /* An estimator's gradient g, in units of the exact gradient's norm. */
 struct kg_exact_gradient {
-    double bias;   /* |E[g] - exact| */
-    double noise;  /* sqrt(E|g|^2 - |E[g]|^2), of one sample */
+    double bias;   /* |E[g] - exact gradient| */
+    double noise;  /* sqrt(E|g|^2 - |E[g]|^2), for one sample */
     double cosine; /* cosine of E[g] and the exact gradient; NAN if E[g] is 0 */
     double length; /* |E[g]| */
 };
@@ -74,8 +74,8 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
 /* For row i of KG_TABLE_SURROGATE or KG_TABLE_MASK. A mask is combined with the surrogate
  * `importance`. Bounds come from kg_exact_preset, else from the defaults; algo.top_k is
  * KG_EXACT_HEAD, and a KL inside the row is off. old is mu, or p if that preset
- * recomputes old log-probs, as in a step's first update. NANs: the row has no bound
- * unless algo.mask_delta is set.
+ * recomputes old log-probs, as in a step's first update. out is NANs if the row reads
+ * algo.mask_delta, which is 0.
  * errors: those of kg_algo_set, kg_policy_loss and kg_policy_select */
 kg_status kg_exact_region_row(struct kg_exact_region out[KG_EXACT_PLACES],
                               struct kg_exact *exact, enum kg_policy_table table,

@@ -1,7 +1,7 @@
 /* The graders of published runs, `mathd` and `ema-pg` (the EMA-PG and DeepScaleR line).
  *
- * They are rules on strings, repeated step by step with their oddities, so that a number
- * can be compared like for like; that is their only merit. The grader that reads
+ * They are rules on strings, reproduced step by step with their oddities, so that results
+ * can be compared with published ones; use them for nothing else. The grader that reads
  * mathematics is `default` (grade.c).
  */
 #include "math/math_internal.h"

@@ -1,8 +1,8 @@
 /* Replay: loss and gradient of a dumped step, under the run's algorithm or another.
  *
  * The trajectories come from the dump, the weights from the last checkpoint before the
- * step. The whole batch is one update at these weights. Each part of the loss has its own
- * gradient. `variance` is the variance of the sum over groups,
+ * step. The whole batch is one update at these weights. The gradient of each part of the
+ * loss is computed. `variance` is that of the gradient's sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
  * and cosines are with the gradients of the exact KL and of the exact objective, on the
  * same batch. The objective uses the algorithm's advantages and weights. W is the
@@ -43,10 +43,10 @@ enum kg_replay_part {
 const char *kg_replay_part_name(enum kg_replay_part part);
 
 struct kg_replay_row {
-    bool there;
+    bool there;      /* the algorithm has this part */
     double value;    /* value of this part, with weights and coefficients */
     double norm;     /* of its gradient */
-    double variance; /* 0 with one group */
+    double variance; /* of its gradient; 0 with one group */
     /* cosine of the gradient with those of the exact KL and of the exact objective; NAN
      * if a gradient is absent or zero */
     double cosine, to_objective;
@@ -59,7 +59,7 @@ struct kg_replay {
     char checkpoint[KG_CHECKPOINT_NAME]; /* "" for the run's initial weights */
     int64_t step;                        /* the step replayed */
     int64_t weights_step;                /* step - 1 if these weights sampled the batch */
-    size_t answers, groups;
+    size_t answers, groups;              /* numbers of completions and groups */
     size_t left_out; /* dumped samples that the step did not learn from */
     /* largest gap between recorded and recomputed log-probs; 0 for the same weights */
     double apart_max;
@@ -73,10 +73,10 @@ struct kg_replay {
     struct kg_replay_row row[KG_REPLAY_PARTS];
 };
 
-/* dir: the run; assignments: preset=NAME, train.old_logp, and keys of algo,
- * kl and anchor.
- * errors: NOTFOUND (no run, dump or checkpoint), EINVAL (another key; data missing in the
- * dump), and those of training */
+/* dir: of the run; assignments (n): preset=NAME, and KEY=VALUE for train.old_logp and the
+ * keys of algo, kl and anchor.
+ * errors: ENOTFOUND (no run, dump or checkpoint), EINVAL (another key; data missing in
+ * the dump), and those of training */
 kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
                         char *const *assignments, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;

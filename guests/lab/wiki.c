@@ -1,6 +1,6 @@
-/* The made-up world: names, facts and texts. A fact is drawn by a counter from the seed
- * and the thing's number, the same every time, so only names are stored; passage,
- * question and gold answer agree without a table. Names are a shuffled list of pairs of
+/* The synthetic world: names, facts and texts. A fact is drawn from the seed and the
+ * thing's number, the same every time, so only names are stored; passage, question and
+ * gold answer agree without a table. Names are a shuffled list of pairs of
  * syllables, dealt to works, people, places and rivers of both parts, so no name is in
  * both. The text for the tokenizer repeats syllables so often that each becomes a token.
  */

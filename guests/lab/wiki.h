@@ -45,8 +45,8 @@ void kg_wiki_count(struct kg_wiki_counts *out, const struct kg_wiki *w);
 
 /* Creates the folder dir with:
  *   corpus.jsonl       {id, contents}
- *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops}:
- *   test.jsonl         questions, and the names whose passages must be read
+ *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops};
+ *   test.jsonl         hops: the names whose passages must be read
  *   tokenizer.jsonl    {text}: every syllable, and the words around names
  * errors: EINVAL (another file has one of these names), EIO, ENOSPACE, ENOMEM */
 kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir,
@@ -54,9 +54,9 @@ kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir,
 
 /* ---- episodes ---- */
 
-/* A scripted player answers training questions in a real environment. A fraction of its
- * episodes is faulty: a wrong search, only one search, a wrong answer, or no search. The
- * observations are written by the environment. */
+/* A script answers training questions in a real environment, which writes the
+ * observations. A fraction of its episodes is faulty: a wrong search, only one search, a
+ * wrong answer, or no search. */
 struct kg_wiki_play {
     const struct kg_env_row *row; /* the search agent */
     void *env;                    /* its state, open */

@@ -7,7 +7,7 @@
 
 enum { KG_WIKI_NAME = 8 }; /* bytes of a name with its NUL, rounded up */
 
-/* Purpose of a draw. A draw depends on purpose, index and part, never on order. */
+/* Purpose of a draw. A draw depends on seed, purpose, index and part, never on order. */
 enum kg_wiki_draw {
     KG_WIKI_DRAW_SYLLABLES = 1,
     KG_WIKI_DRAW_NAMES,

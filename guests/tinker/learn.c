@@ -5,8 +5,8 @@
  * it keeps; else, with a sampler's log-probs, those with an advantage or a log-prob
  * (prompts have 0 in both); never those of weight 0. A micro-batch selects its loss
  * tokens first, in order, then the others, which are dropped when their log-probs are
- * known: so the gradient has the bits of a training run's. For the same reason a sequence
- * is packed with its last target, whose row is not used. */
+ * known: so the gradient has the same bits as in a training run. For the same reason a
+ * sequence is packed with its last target, whose row is not used. */
 #include "tinker/tinker.h"
 
 #include "base/columns.h"

@@ -1,6 +1,6 @@
 /* The losses of Tinker's API as algorithms of policy/. A Tinker loss is a sum over tokens
- * and data, which is algo.aggregate token-sum, and its rows are among kedge's: dro is a
- * score function with kl.estimator k2 against the sampler, since
+ * and data, which is algo.aggregate token-sum, and each named loss is a row of kedge: dro
+ * is a score function with kl.estimator k2 against the sampler, since
  *
  *     -(A log p - beta/2 (log p/mu)^2) = -A log p + beta (log p/mu)^2 / 2
  *

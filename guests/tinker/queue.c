@@ -1,6 +1,6 @@
-/* Futures. A job stays after it is done, for clients that lost the response, until newer
- * jobs need its place. Clients repeat the request for a result: their exchanges wait with
- * the job, and the thread that ends the job responds to all of them. */
+/* Futures. A job is kept after it is done, for clients that lost the response, until
+ * newer jobs need the room. Clients repeat the request for a result: their exchanges wait
+ * with the job, and the thread that ends the job responds to all of them. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"

@@ -1,11 +1,11 @@
-/* What is on the disk, below DIR or a user's folder: MODEL_ID/run.json, and below it
- * weights/NAME and sampler_weights/NAME. A folder of weights has a manifest, and the
+/* The files below DIR or a user's folder: MODEL_ID/run.json, MODEL_ID/weights/NAME and
+ * MODEL_ID/sampler_weights/NAME. A folder of weights has a manifest, and the
  * checkpoint or the adapters as `kedge train` writes them (model/ or adapter/). A folder
  * to continue from also has the state of the optimizer (state.json, state.safetensors).
- * It is written under another name and renamed, so a folder with its name is complete.
+ * A folder is written under another name and renamed, so it is complete under its name.
  *
- * A tinker:// path comes from the network: its parts are names of this server's
- * alphabet, so none leads out of the user's folder. */
+ * A tinker:// path comes from the network: its parts may have only the characters of this
+ * server's names, so no path leads out of the user's folder. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"

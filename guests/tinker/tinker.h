@@ -3,7 +3,7 @@
  *
  * Two threads. The HTTP server's thread answers short requests at once (service.c) and
  * turns the others into jobs with a future (queue.c). The worker (worker.c) owns all
- * models and runs one job at a time, the jobs of one model in order of seq_id; jobs that
+ * models and runs one job at a time, those of one model in order of seq_id; but jobs that
  * sample from the same weights decode together (sample.c). Folders below DIR outlive the
  * process (store.c).
  *
@@ -28,15 +28,15 @@ enum { KG_TINKER_ID = 96 };
 
 struct kg_tinker;
 
-/* The owner of a key, or the only user if there are no keys. The lock guards counters. */
+/* The owner of a key, or the only user if there are no keys. t->lock guards numbers. */
 struct kg_tinker_user {
     struct kg_tinker *t;
     const char *name;   /* borrowed */
     struct kg_path dir; /* folder of the models: DIR, or DIR/users/NAME */
     int64_t last_id;
-    int64_t n_jobs, n_open, n_handles[2]; /* samples: [1] */
+    int64_t n_jobs, n_open, n_handles[2]; /* sessions: [0], sampling sessions: [1] */
     size_t held;                          /* bytes of results */
-    size_t queued;                        /* bytes of requests that are open */
+    size_t queued;                        /* bytes of requests of open jobs */
     double used;                          /* seconds of computing */
 };
 
@@ -76,8 +76,8 @@ struct kg_tinker_args {
 };
 #define KG_TINKER_NONE INT64_MIN /* value of an integer that was not given */
 
-/* A request that is answered later. Guarded by the lock once it is queued; the fields
- * that the worker reads stay unchanged until the job is done. */
+/* A request that is answered later. Once it is queued, t->lock guards it; the fields that
+ * the worker reads stay unchanged until the job is done. */
 struct kg_tinker_job {
     struct kg_tinker_user *user;
     int64_t id;
@@ -91,7 +91,7 @@ struct kg_tinker_job {
     struct kg_tinker_args args;
     struct kg_str body; /* owned: the request, if it is a protocol buffer */
     size_t bytes;       /* of the request */
-    double since;       /* its arrival */
+    double since;       /* time of its arrival */
     bool late;          /* the job waited so long that its predecessor counts as lost */
     bool running, done;
     int http_status;      /* HTTP status of the result; 0: 200 */
@@ -124,7 +124,7 @@ struct kg_tinker {
     const struct kg_model *rows_model;
     struct kg_rows_opts rows_opts;
     struct {                               /* the open sampler; used by the worker */
-        const struct kg_tinker_user *user; /* user of `path`; unset for the base */
+        const struct kg_tinker_user *user; /* owner of `path`; unset for the base */
         char path[256];
         struct kg_model *model; /* owned; NULL: the base */
         struct kg_rollout *rollout;
@@ -147,7 +147,7 @@ int kg_tinker_port(const struct kg_tinker *t);
 /* path: NULL for a session.   errors: ENOMEM */
 kg_status kg_tinker_add_handle(struct kg_tinker_user *u, const char *id, const char *path,
                                struct kg_err *err) KG_MUST_CHECK;
-/* *copy <- the handle found; NULL allowed */
+/* Finds a session, or a sampling session (samples). *copy out: it; NULL allowed */
 bool kg_tinker_find_handle(struct kg_tinker_handle *copy, const struct kg_tinker_user *u,
                            const char *id, bool samples);
 /* The HTTP status for an error: 4xx if the client caused it, else 5xx. */
@@ -166,14 +166,14 @@ kg_status kg_tinker_read_args(struct kg_tinker_job *job,
 kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_job_free(struct kg_tinker_job *job);
-/* Responds when the job is done; with 408 after a while; with 410 if unknown. */
+/* Responds with the result when the job is done; 408 after a while; 410: unknown id. */
 void kg_tinker_retrieve(const struct kg_tinker_user *u, int64_t id,
                         struct kg_http_exchange *x);
 /* Ends a job with its result or its failure, and answers its clients. */
 void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure);
-/* Keeps the results of an ended model, but forgets its requests, so that a model with the
- * same id may begin. */
+/* Keeps the results of an ended model's jobs, but forgets their requests, so that a model
+ * with the same id may begin. */
 void kg_tinker_retire(const struct kg_tinker_model *m);
 /* Tells waiters to ask again, and marks jobs that wait for others as late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
@@ -204,7 +204,7 @@ kg_status kg_tinker_model_of(struct kg_tinker_model **m, const struct kg_tinker_
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- sample.c ---- */
-/* Runs the job and all jobs that may join it. */
+/* Runs a job that samples, and all that may join it. */
 void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job);
 void kg_tinker_close_engine(struct kg_tinker *t);
 
@@ -219,7 +219,7 @@ struct kg_tinker_facts {
         char kind[16]; /* "": the saved state has no anchor */
         double eta;
         int64_t period;
-    } anchor; /* the saved anchor, and when it moves */
+    } anchor; /* the saved anchor, and when it is updated */
 };
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
 kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,

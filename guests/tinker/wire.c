@@ -1,4 +1,4 @@
-/* A message is walked field by field; unknown fields are skipped, as protocol buffers
+/* A message is read field by field; unknown fields are skipped, as protocol buffers
  * require. Every length comes from the client: a tensor must have as many elements as its
  * datum has tokens, and ids must be below the vocabulary, before anything is computed. */
 #include "tinker/wire.h"

@@ -21,7 +21,7 @@ struct kg_tinker_setting {
     char key[KG_TINKER_TEXT], value[KG_TINKER_TEXT];
 };
 
-/* Named inputs of a datum (loss_fn_inputs); a bit each in kg_tinker_batch.has. */
+/* Named inputs of a datum (loss_fn_inputs); each has a bit in kg_tinker_batch.has. */
 enum kg_tinker_input {
     KG_TINKER_TARGET,
     KG_TINKER_WEIGHT,
@@ -47,7 +47,7 @@ struct kg_tinker_batch {
     int k;             /* number of ids per token: topk_ids */
     unsigned has;      /* inputs that the data have: 1 << enum kg_tinker_input */
     int32_t vocab;
-    const int64_t *begin; /* (n_data+1) borrowed, as all below */
+    const int64_t *begin; /* (n_data+1) points into `begins` */
     /* (N+n_data) the model's input: the tokens of each datum, then its last target */
     const int32_t *tokens;
     union {
@@ -67,7 +67,7 @@ struct kg_tinker_batch {
 /* Reads fields 1 and 2 only: model_id and seq.   errors: EFORMAT */
 kg_status kg_tinker_read_head(struct kg_tinker_batch *b, const void *bytes, size_t n,
                               struct kg_err *err) KG_MUST_CHECK;
-/* Released by kg_tinker_batch_release, also after a failure.   vocab: bound of all ids
+/* b: released by kg_tinker_batch_release, also after a failure. vocab: ids are below it
  * errors: EFORMAT (names datum and field), EUNSUPPORTED (images, sparse tensors), ENOMEM
  */
 kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, size_t n,
@@ -79,8 +79,8 @@ kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch 
                                const float *logp, double loss_sum,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* SampleResponse. prompt_logp (n_prompt), NaN for tokens without one, or NULL.
- * top_ids, top_logp (n_prompt,wide) of the prompt, or NULL */
+/* A SampleResponse. prompt_logp (n_prompt), or NULL: NaN for tokens without a log-prob.
+ * top_ids, top_logp (n_prompt,wide), or NULL: of the prompt */
 struct kg_tinker_samples {
     const struct kg_traj *trajs;
     size_t n;

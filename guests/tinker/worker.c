@@ -2,7 +2,7 @@
  *
  * Chunks of one forward_backward arrive in any order, so a job of a model runs when its
  * seq_id is the next. Jobs that create a model have seq 0; jobs that sample have no
- * order. The list of jobs is in order of arrival, and the first that may run does.
+ * order. The list of jobs is in order of arrival, and the first job that may run is run.
  *
  * Among several users, the next is the one whose jobs have used the fewest seconds. A
  * user who returns after a while begins with the seconds of the user who computed last,

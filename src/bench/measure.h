@@ -167,7 +167,7 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_
 /* Trains once more and adds a row of the copies to and from the device. */
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
                              int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
-/* The parts of a step, on the CPU.   errors: UNSUPPORTED (a device) */
+/* The parts of a step, on the CPU.   errors: EUNSUPPORTED (a device) */
 kg_status kg_bench_train_parts(struct kg_bench_report *r,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_train_parts_of(struct kg_bench_report *r,

@@ -1,6 +1,6 @@
 /* kedge bench: the ceilings of this machine and how close kedge comes to them, measured
  * in the same run. `serve` and `ranks` are not part of "all": one needs a checkpoint, the
- * other several processes. The benchmarks are in bench/ and serve/load.c; here are the
+ * other several processes. The benchmarks are in bench/ and in guests; here are the
  * flags. */
 #include "cli/cli.h"
 

@@ -1,6 +1,6 @@
 /* kedge presets: the presets, the values of each, and where it was published. A preset is
- * resolved as in a run, so this page cannot differ from a run. Values that a preset sets
- * are marked with the preset that they come from; all others are defaults.
+ * resolved as in a run, so the values printed are those of a run. Values that a preset
+ * sets are marked with the preset that they come from; all others are defaults.
  */
 #include "cli/cli.h"
 

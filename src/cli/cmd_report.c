@@ -1,8 +1,8 @@
 /* kedge report: a page of plots of one or several runs, and the table of metrics.
  *
  * The page of one run is written to its folder; the page of several runs belongs to none
- * of them, so its path must be given. One table has the meaning of every metric; the
- * page, `--metrics` and docs/metrics.md are printed from it.
+ * of them, so its path must be given. The page, `--metrics` and docs/metrics.md are
+ * printed from one table, which has the meaning of every metric.
  */
 #include "cli/cli.h"
 

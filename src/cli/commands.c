@@ -1,6 +1,6 @@
 /* The table of commands. A new command is a row here and a file cmd_<name>.c.
  *
- * Help, the man page, the completion of three shells and the parsing of arguments all use
+ * Help, the man page, the shell completion and the parsing of arguments all use
  * this table and the tables of flags that it points to. None of them can omit a command
  * or name a flag that does not exist. A row has a command's arguments and an example; its
  * own file has the code.

@@ -1,9 +1,9 @@
 /* Completion for bash and zsh, written from the tables of commands and of recipe keys:
  * commands, flags, the choices of a flag, section.key= and its choices.
  *
- * A shell gets one script, which does not run kedge; zsh reads it through its
- * bashcompinit, to which a word with = is one word. A word that is neither a flag nor a
- * key is a file. */
+ * Both shells get the same script, which does not run kedge; zsh reads it through its
+ * bashcompinit, for which a word with = is one word. A word that is neither a flag nor a
+ * key is completed as a file. */
 #include "cli/cli.h"
 
 #include "recipe/options.h"

@@ -1,8 +1,8 @@
 /* The tables as text: the overview, the help of a command, the man page.
  *
  * The texts are in the tables of commands and flags; this file wraps them into lines and
- * columns. The man page is the same in roff, where a dot at the start of a line and a
- * bare dash have a meaning and must be escaped. No text is written for one command alone,
+ * columns. The man page has the same texts in roff, where a dot at the start of a line
+ * and a bare dash must be escaped. No text is written for one command alone,
  * so all of them look alike.
  */
 #include "cli/cli.h"

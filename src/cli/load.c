@@ -1,7 +1,7 @@
-/* What commands on a model share.
+/* Flags and functions that commands on a model share.
  *
- * Flags are variables that a table fills, and commands that take the same flags point
- * to the same tables: a flag has one meaning and one help wherever it is. A folder
+ * The values of flags are variables. Commands that take the same flags refer to the same
+ * tables, so a flag has one meaning and one help in all of them. A folder
  * without a tokenizer is not an error here, because ids are enough for some commands. A
  * command that needs text reports it.
  */

@@ -4,9 +4,9 @@
  * (base/file.h), and the spin time of threads at the end of a parallel region is set. The
  * OpenMP runtime spins for milliseconds by default, so with a busy neighbour every region
  * costs a time slice (a test of 4 s took 177 s); a few microseconds are enough. The
- * runtime reads this from its environment when it is loaded, so the program sets the
- * variable and executes itself again, under its own name for `ps` and `pkill`. A user's
- * own setting is kept. */
+ * runtime reads the spin time from its environment when it is loaded, so the program sets
+ * the variable and executes itself again, under its own name for `ps` and `pkill`. A
+ * variable that the user has set is kept. */
 #include "base/file.h"
 #include "cli/cli.h"
 

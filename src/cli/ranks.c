@@ -1,9 +1,9 @@
-/* Ranks of a launcher, or by fork: with shared memory and a socket for every two ranks,
- * made before any process is.
+/* Joins the ranks of a launcher, or forks ranks, for which it first makes shared memory
+ * and a socket for every two ranks.
  *
- * A child ends when its parent ends, for any reason. One rank prints for all. The first
- * rank reports an error that all share, and which rank was lost; if that rank was a
- * child, also how it ended. If the first rank was lost, the finder reports it.
+ * A child ends when its parent ends, for any reason. One rank prints for all: an error
+ * that all share is printed by rank 0, a loss by the rank that found it. Rank 0 adds how
+ * a lost child ended.
  */
 
 #include "cli/cli.h"

@@ -1,6 +1,6 @@
 /* A line of a dump as OpenEnv's TrainingTrace: a turn for each run of sampled tokens,
- * whose prompt is the whole context that it was drawn in. Turns without a token between
- * them are one. */
+ * whose prompt is the whole context in which the run was sampled. Turns of the episode
+ * without a token between them become one. */
 #include "cli/show.h"
 
 #include <string.h>

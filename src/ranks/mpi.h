@@ -11,7 +11,7 @@
 
 /* name: "openmpi" or "mpich". r (out): joined with the launcher's other processes;
  * wait_s: as in kg_ranks_open
- * errors: NOTFOUND (no such shim; lists the folders), EFORMAT (not a shim), EIO (MPI's
+ * errors: ENOTFOUND (no such shim; lists the folders), EFORMAT (not a shim), EIO (MPI's
  * error) */
 kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, double wait_s,
                           struct kg_err *err) KG_MUST_CHECK;

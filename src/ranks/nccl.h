@@ -19,19 +19,19 @@ enum { KG_NCCL_VERSION = 32 };   /* bytes of a version as text */
 
 /* path (PATH_MAX) <- the library's file: in `folder`, or if NULL in the first of CUDA's
  * folder, the loader's path, and Python's wheels.
- * errors: NOTFOUND (lists the places) */
+ * errors: ENOTFOUND (lists the places) */
 kg_status kg_ranks_nccl_find(char *path, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* The library that a rank would open. path (PATH_MAX); version (KG_NCCL_VERSION)
- * errors: NOTFOUND, EFORMAT, ECONFLICT as in kg_ranks_nccl_open */
+ * errors: ENOTFOUND, EFORMAT, ECONFLICT as in kg_ranks_nccl_open */
 kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Opens NCCL on each rank, whose backend is `be` (borrowed while r is open), and joins
  * all: r->nccl. Does nothing for a single process, or if r->nccl is open. Collective.
- * errors: NOTFOUND, EFORMAT (not a library, a missing symbol), ECONFLICT (old version, or
- * not rank 0's), EINVAL (the backend's memory is on the host), EDEVICE (NCCL does not
+ * errors: ENOTFOUND, EFORMAT (not a library, a missing symbol), ECONFLICT (old version,
+ * or not rank 0's), EINVAL (the backend's memory is on the host), EDEVICE (NCCL does not
  * start), ETIMEOUT (not all joined); reported on all ranks */
 kg_status kg_ranks_nccl_open(struct kg_ranks *r, const struct kg_backend *be,
                              const char *folder, struct kg_err *err) KG_MUST_CHECK;

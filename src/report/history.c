@@ -1,5 +1,5 @@
-/* Reading and thinning. A point of a metric has the number of its phase's point, so
- * metrics missing from lines have gaps. Every point covers the same power of two of
+/* Reading and thinning. Point i of a metric covers the lines of point i of its phase, so
+ * a metric missing from these lines has a gap. Every point covers the same number of
  * lines. When all points are used, neighbours are merged and that number doubles. A point
  * holds sum, count and extremes, so a merged point equals one made from the lines,
  * wherever a reading was interrupted. Unreadable lines are counted and skipped. */

@@ -75,7 +75,7 @@ void kg_history_release(struct kg_history *h);
 
 /* Continues reading to the end of the file. A last line without a line break is still
  * being written and is left for the next call; unreadable lines are counted and skipped.
- * errors: NOTFOUND, EIO, ENOMEM */
+ * errors: ENOTFOUND, EIO, ENOMEM */
 kg_status kg_history_read(struct kg_history *h, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
 

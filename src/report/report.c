@@ -1,7 +1,7 @@
 /* Opens runs, and frames the parts of the page. A page is written once, from top to
  * bottom. Hiding a run or opening a group is done by check boxes and CSS, so there are no
- * scripts. All text of a run is escaped. A run that still goes on, or was killed, has a
- * page like any other. */
+ * scripts. All text of a run is escaped. A run that is not finished, or was killed,
+ * has a page like any other. */
 #include "report/report_internal.h"
 
 #include "base/file.h"

@@ -24,7 +24,7 @@ struct kg_report_run {
     struct kg_history history;
 };
 
-/* Opens the run in a folder.   errors: NOTFOUND (no run there), EFORMAT (with file and
+/* Opens the run in a folder.   errors: ENOTFOUND (no run there), EFORMAT (with file and
  * line) */
 kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;

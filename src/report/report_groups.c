@@ -1,7 +1,7 @@
 /* The plots of a group, each with the meaning of its metrics. Metrics whose rows have the
- * same title share a plot, whose lines are runs or metrics: colours tell runs apart, or
- * metrics if there is one run; dashes tell the rest. Metrics that never changed are a
- * table after the plots. A metric without a row is plotted at the end. */
+ * same title share a plot, with a line for each run and metric: colours tell runs apart,
+ * and dashes metrics; if there is one run, colours tell metrics apart. Metrics that never
+ * changed are a table after the plots. A metric without a row is plotted at the end. */
 #include "report/report_internal.h"
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* Settings of the runs, how they ended, and differences of configs. Each row is a
  * function of one run; rows that no run has are omitted. Configs are shown as differences
- * between runs, or of a single run from the defaults, without keys for places. An end is
- * a first and a last value with errors. */
+ * between runs, or of a single run from the defaults, without keys for paths. How a run
+ * ended: the first and the last value of metrics, with errors. */
 #include "report/report_internal.h"
 
 #include "recipe/options.h"

@@ -171,7 +171,7 @@ struct kg_api_model {
 };
 
 /* The model with this name; the first if NULL.
- * errors: NOTFOUND, listing the names */
+ * errors: ENOTFOUND, listing the names */
 kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model *models,
                       size_t n, const char *name, struct kg_err *err) KG_MUST_CHECK;
 /* Tokenizes the request's prompts, stop ids and biases, and sets max_tokens. m: the

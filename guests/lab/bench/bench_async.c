@@ -2,11 +2,11 @@
  * steps per hour, relative to a run whose steps wait for their longest completion.
  *
  * Every token ends a completion, or a turn, with the same chance, so lengths vary tenfold
- * and more; and once with a tool that takes 200 ms. Both runs train one model with random
- * weights that hardly change. They sample the same completions in the same order and
- * alternate every few steps, so that both see the same machine. In one process sampling
- * and training share all threads. With two ranks the run that spans versions samples on
- * one while the other trains; in the other both do both.
+ * and more. A second measurement has a tool that takes 200 ms. Both runs train one model
+ * with random weights that hardly change. They sample the same completions in the same
+ * order and alternate every few steps, so that both see the same machine. In one process
+ * sampling and training share all threads. With two ranks the run that spans versions
+ * samples on one while the other trains; in the other both do both.
  */
 #include "lab/bench/lab_bench.h"
 

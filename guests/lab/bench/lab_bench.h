@@ -5,7 +5,7 @@
 #include "bench/measure.h"
 #include "rollout/episode.h"
 
-/* ops.c */
+/* bench_ops.c */
 enum { KG_BENCH_OPS_ROWS = 4 };
 struct kg_bench_ops_sizes {
     int64_t rows[KG_BENCH_OPS_ROWS]; /* of products */
@@ -19,14 +19,14 @@ extern const struct kg_bench_ops_sizes kg_bench_ops_device, kg_bench_ops_host;
 kg_status kg_bench_ops_of(struct kg_bench_report *r,
                           const struct kg_bench_ops_sizes *sizes,
                           struct kg_err *err) KG_MUST_CHECK;
-/* ranks.c */
+/* bench_ranks.c */
 /* Fits seconds = alpha + beta bytes to n >= 2 different sizes; worst: the largest
  * relative error. */
 struct kg_bench_line {
     double alpha, beta, worst;
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
-/* async.c */
+/* bench_async.c */
 struct kg_bench_async_size {
     int steps; /* timed steps per round */
     int rounds;

@@ -1,8 +1,8 @@
 /* Family advantages: rewards of a batch in, advantages of its tokens out. The authors'
  * arrays are [B,T] with holes and groups in any order; kedge's are rows of completions,
  * group by group, without holes. Most of this file maps one to the other and back, so
- * that a wrong number is named by its place in the case. If the authors' code works in
- * single precision, or divides by something else than its paper, the exception is listed
+ * that a wrong number is named by its index in the case. If the authors' code works in
+ * single precision, or divides by another number than its paper, the exception is listed
  * by the estimator's name. */
 #include "lab/golden/golden_internal.h"
 

@@ -1,7 +1,7 @@
 /* A batch of a case for policy/: logits in, loss tokens out, and the way back.
  *
- * A case gives logits [B,T,V] and a mask; the policy sees only the N tokens under it.
- * Log-probs that are not given but whose logits are come from those.
+ * A case gives logits [B,T,V] and a mask; the policy gets only the N tokens under it.
+ * If log-probs are not given but their logits are, they are computed from the logits.
  */
 #include "lab/golden/golden_internal.h"
 

@@ -7,7 +7,7 @@
  * test the vocabulary head of tensor/. docs/formats.md describes the files.
  *
  * A case fails if a number is wrong or the case is malformed. It is skipped if it needs
- * something that kedge lacks. The result has the reason.
+ * something that kedge lacks. The result gives the reason.
  */
 #ifndef KG_GOLDEN_GOLDEN_H
 #define KG_GOLDEN_GOLDEN_H
@@ -71,14 +71,14 @@ struct kg_golden_result {
     const char *name; /* name of the case; "" for an unreadable file */
     enum kg_golden_outcome outcome;
     const char *why;  /* reason of a failure or a skip; "" */
-    bool excepted;    /* judged with the format's wider tolerance for exceptions */
+    bool excepted;    /* judged with a wider tolerance, that of a known exception */
     double worst;     /* relative error: |found - expected| / (|expected| + abs / rel) */
-    int64_t compared; /* numbers */
+    int64_t compared; /* how many numbers were compared */
 };
 
 struct kg_golden_options {
     const struct kg_golden_head *head;    /* NULL: the plain one */
-    struct kg_golden_tolerance tolerance; /* {0}: 1e-10, 1e-12 */
+    struct kg_golden_tolerance tolerance; /* {0}: rel 1e-10, abs 1e-12 */
     /* called for every case, in order; NULL is allowed. result: valid during the call */
     kg_status (*seen)(const struct kg_golden_result *result, void *context,
                       struct kg_err *err);
@@ -87,14 +87,14 @@ struct kg_golden_options {
 
 struct kg_golden_report {
     int64_t files, passed, failed, skipped;
-    int64_t excepted;      /* number judged as exceptions */
-    int64_t compared;      /* numbers */
-    double worst;          /* relative error over all other cases */
-    double worst_excepted; /* relative error over exceptions */
+    int64_t excepted;      /* number of cases judged as exceptions */
+    int64_t compared;      /* how many numbers were compared */
+    double worst;          /* largest `worst` of cases that are no exceptions */
+    double worst_excepted; /* largest `worst` of exceptions */
 };
 
 /* Checks every case of every *.json in the folder, in name order.
- * errors: NOTFOUND (no folder, or no such file), ENOMEM, the status of `seen` */
+ * errors: ENOTFOUND (no folder, or no such file), ENOMEM, the status of `seen` */
 kg_status kg_golden_check(struct kg_golden_report *report, const char *folder,
                           const struct kg_golden_options *options,
                           struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
 /* Internal to golden/: a case, its tolerance, and its rows as a batch for policy/.
  *
  * Each family of cases has a function that evaluates one case. It returns an error if the
- * case is unusable (EFORMAT: malformed; EUNSUPPORTED: not supported), and records a wrong
- * number with kg_golden_compare, which never ends the evaluation.
+ * case cannot be judged (EFORMAT: malformed; EUNSUPPORTED: not supported), and records a
+ * wrong number with kg_golden_compare, which never ends the evaluation.
  */
 #ifndef KG_GOLDEN_GOLDEN_INTERNAL_H
 #define KG_GOLDEN_GOLDEN_INTERNAL_H
@@ -20,7 +20,7 @@ struct kg_golden_case {
     const struct kg_golden_head *head;
     struct kg_golden_tolerance tolerance; /* a family may widen it, see `excepted` */
     bool excepted;
-    struct kg_err bad; /* code KG_OK, or the first wrong number */
+    struct kg_err bad; /* the first wrong number; code KG_OK: none */
     double worst;
     int64_t compared;
     void **blocks; /* owned: memory from kg_golden_room, freed with the case */
@@ -99,7 +99,7 @@ kg_status kg_golden_metric_of(struct kg_golden_case *g, const char *key,
 
 /* ---- a batch ---- */
 
-/* Rows first .. first+B-1 of the case; only the N tokens of the mask reach policy/. */
+/* Rows first .. first+B-1 of the case; policy/ gets only the N tokens of the mask. */
 struct kg_golden_batch {
     struct kg_golden_case *g;
     struct kg_algo algo;

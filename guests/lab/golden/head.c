@@ -1,4 +1,4 @@
-/* The plain head: softmax and the master rule over whole rows, in double.
+/* The plain head: softmax and its gradient over whole rows, in double.
  *
  *     dloss/dz_v = 1[v in J] a_v - p_v sum_J a  -  c p_v (log p_v + H)
  *                + a_kl p_v (d_v - KL)   or   a_kl (p_v - q_v)

@@ -1,7 +1,7 @@
 /* Options that several families share: clips, importance weights, estimators by their
  * published names, and the divisors of published reductions. The tables translate each
- * code base's names to kedge's. A name in no table makes a case without an answer, not a
- * wrong one. */
+ * code base's names to kedge's. A case with a name that is in no table is skipped,
+ * not failed. */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Family policy_losses: surrogates from logits, so that softmax, choice of the token and
  * mask are checked too, with a gradient for every logit. If the published code clamps a
  * log-ratio before logging it, that metric is compared only within the clamp. One mode
- * draws a random subset of tokens, which cannot be reproduced: such cases have no answer.
+ * draws a random subset of tokens, which cannot be reproduced: such cases are skipped.
  */
 #include "lab/golden/golden_internal.h"
 

@@ -1,7 +1,7 @@
 /* Family dppo_loss: trust-region masks, and the binned top-k divergences. A mask is a yes
- * or no, so equal losses say little about its divergence. So divergences of a case are
- * compared as numbers, with each token as a batch of its own. Binned: the likeliest
- * tokens are single events and all others one; the sampled token must be listed. */
+ * or no, so equal losses prove little about its divergence. So divergences of a case are
+ * compared as numbers, with each token as a batch of its own. Binned: each of the
+ * likeliest tokens is an event, all others are one; the sampled one must be listed. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>

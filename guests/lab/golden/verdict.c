@@ -1,7 +1,8 @@
-/* Compares a number with another, under the tolerance of the case: it passes within rel
- * times its size plus abs. The first failure is kept with its place, and the worst error
- * as a share of its bound, so a growing error is seen before it fails. Equal infinities
- * are equal; a NaN of the authors is not compared. */
+/* Compares a number with the expected one, under the tolerance of the case: the
+ * difference may be rel times the size of the expected one, plus abs. The first failure
+ * is kept with its place, and the worst error relative to its bound, so a growing error
+ * is seen before it fails. Equal infinities are equal; a NaN of the authors is not
+ * compared. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>
