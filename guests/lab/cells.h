@@ -45,7 +45,7 @@ struct kg_cells_opts {
     bool iqm;
     bool profile;
     const char *over;  /* a key of numbers above 0, or NULL */
-    const char *start; /* a cell that is read but not put out (`match` or not); or NULL */
+    const char *start; /* a cell, read even without `match`, not printed; or NULL */
     size_t at_least;   /* cells with fewer rows are dropped and counted */
 };
 

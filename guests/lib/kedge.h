@@ -30,7 +30,7 @@
  *    with one line: where, expected, found. Its outputs are then undefined. The library
  *    never prints, never touches signals and never reads the environment.
  *  - The caller owns all arrays; the library does not keep them after the call. `out`
- *    marks outputs. The library owns handles (struct kedge_algo, struct kedge_metrics).
+ *    marks outputs. The caller frees handles (struct kedge_algo, struct kedge_metrics).
  *  - Functions may be called from several threads at once, but while one thread changes
  *    or frees a handle, no other thread may use that handle.
  *  - The same input gives the same bits for any number of threads; a row of the head does
@@ -121,9 +121,9 @@ KEDGE_API int kedge_algo_get(const struct kedge_algo *algo, const char *key, cha
 /* Bits for the inputs of an algorithm besides logp, old_logp and advantage. */
 enum kedge_need {
     KEDGE_NEED_ANCHOR = 1 << 0,        /* anchor_logp */
-    KEDGE_NEED_TOP_SAMPLER = 1 << 1,   /* the sampler's largest ids; logp_at, anchor_at */
-    KEDGE_NEED_TOP_ANCHOR = 1 << 2,    /* the anchor's largest ids; logp_at, anchor_at */
-    KEDGE_NEED_MU_AT = 1 << 3,         /* mu_at: the sampler's log-probs at its ids */
+    KEDGE_NEED_TOP_SAMPLER = 1 << 1,   /* ids: the sampler's top; logp_at, anchor_at */
+    KEDGE_NEED_TOP_ANCHOR = 1 << 2,    /* ids: the anchor's top; logp_at, anchor_at */
+    KEDGE_NEED_MU_AT = 1 << 3,         /* mu_at: the sampler's log-probs at its top ids */
     KEDGE_NEED_EXACT_REVERSE = 1 << 4, /* kl_exact = KL(p||q) */
     KEDGE_NEED_EXACT_FORWARD = 1 << 5, /* kl_exact = KL(q||p) */
     KEDGE_NEED_GREEDY = 1 << 6,        /* scores.greedy */
@@ -143,7 +143,7 @@ enum kedge_scope { KEDGE_SCOPE_TOKEN, KEDGE_SCOPE_SEQUENCE, KEDGE_SCOPE_BATCH };
 struct kedge_needs {
     size_t size;
     unsigned needs;    /* bits of enum kedge_need, of all chosen rows */
-    int scope;         /* enum kedge_scope, the widest of all chosen rows */
+    int scope;         /* enum kedge_scope, of the surrogate */
     int sampler_top_k; /* columns of the sampler's ids; 0: none */
     int anchor_top_k;  /* columns of the anchor's ids; 0: none. K is the sum of both */
 };
@@ -353,7 +353,7 @@ KEDGE_API int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                          const struct kedge_rows *rows,
                          struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* For surrogates of batch scope (clip-cov, kl-cov, m2po): selects tokens of the whole
+/* For surrogates of batch scope (clip-cov, m2po, ...): selects tokens of the whole
  * optimizer batch. Reads logp, old_logp, log_kept, old_log_kept, advantage, pg_weight,
  * select_seed and select_draw. selected (N) out: 1 or 0 (0 for all other surrogates).
  * errors: EINVAL, ENONFINITE (names the first bad token), ENOMEM */

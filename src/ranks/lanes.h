@@ -83,7 +83,7 @@ struct kg_tree {
 int kg_tree_push(struct kg_tree *t);
 
 /* Adds the sum of 2^level neighbours whose first index is a multiple of 2^level, as if
- * they were added one by one.   returns as kg_tree_push, whose sums begin at `level` */
+ * they were added one by one.   returns as kg_tree_push; the sums begin at `level` */
 int kg_tree_push_block(struct kg_tree *t, int level);
 
 /* Lists the remaining levels, from the newest up, in levels[KG_TREE_LEVELS]: the total is

@@ -55,7 +55,7 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
 /* Checks that all ranks have the same program and command, and that fixed products and
  * elementary functions give the same bits. Sets r->host, the host of each rank, and
  * r->here, the number of ranks that share this rank's cores.
- * command: one line: the words of the command that must be equal on all ranks
+ * command: the words of the command that must be equal on all ranks, in one line
  * errors: ECONFLICT, naming rank, host and the difference (ranks/same.h) */
 kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
                                struct kg_err *err) KG_MUST_CHECK;

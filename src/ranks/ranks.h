@@ -23,8 +23,8 @@
 
 struct kg_ranks;
 
-/* Exit statuses. LOST: a rank was lost, and a restart may help. UNLIKE: the ranks differ,
- * are not of one run, and a restart does not help. */
+/* Exit statuses. LOST: a rank was lost, and a restart may help. UNLIKE: the ranks do
+ * not belong to one run, and a restart does not help. */
 enum { KG_RANKS_EXIT_LOST = 75, KG_RANKS_EXIT_UNLIKE = 2 };
 
 /* Bytes to or from a rank; n 0: none. */

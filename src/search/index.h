@@ -24,7 +24,7 @@
 enum {
     KG_INDEX_VERSION = 1,
     KG_INDEX_TOPK_MAX = 1000,
-    KG_QUERY_TERMS_MAX = 32,        /* distinct words used: the weightiest */
+    KG_QUERY_TERMS_MAX = 32,        /* distinct words used: of largest weight */
     KG_QUERY_BYTES_MAX = 64 << 10,  /* bytes of a query that are used */
     KG_QUERY_ROWS_MAX = 200000,     /* passages scored per query */
     KG_QUERY_POSTINGS_MAX = 8000000 /* posting list entries read per query */
