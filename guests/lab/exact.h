@@ -75,7 +75,7 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
  * `importance`. Bounds come from kg_exact_preset, else from the defaults; algo.top_k is
  * KG_EXACT_HEAD, and a KL inside the row is off. old is mu, or p if that preset
  * recomputes old log-probs, as in a step's first update. out is NANs if the row reads
- * algo.mask_delta, which is 0.
+ * algo.mask_delta and that is 0.
  * errors: those of kg_algo_set, kg_policy_loss and kg_policy_select */
 kg_status kg_exact_region_row(struct kg_exact_region out[KG_EXACT_PLACES],
                               struct kg_exact *exact, enum kg_policy_table table,

@@ -160,7 +160,7 @@ kg_status kg_tinker_read_args(struct kg_tinker_job *job,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- queue.c: futures ---- */
-/* Takes over the job, unless it fails. A repeated request gets the future of the first
+/* On success takes over the job. A repeated request gets the future of the first
  * one.   errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many
  * are open), EINTERRUPTED */
 kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job,

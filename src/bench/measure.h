@@ -19,7 +19,7 @@ enum kg_bench_ceiling {
     KG_BENCH_GEMM_FP32, /* the same in fp32 */
     KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
     KG_BENCH_PEAK_FP32, /* the same in fp32 */
-    KG_BENCH_MEMORY     /* bytes/s, reading */
+    KG_BENCH_MEMORY     /* bytes/s: read; on a device copied, read and written */
 };
 
 struct kg_bench_report {

@@ -81,7 +81,7 @@ struct kg_api_request {
     bool one_call;                  /* parallel_tool_calls is false */
     bool reads_calls;               /* parse tool calls in the completions */
     struct kg_session_turn turn;    /* kind CHAT: the session that the request names */
-    enum kg_special special;        /* setting for a text prompt; auto for messages */
+    enum kg_special special;        /* special tokens around a text prompt */
     bool stream;
     bool include_usage;
     bool logprobs;

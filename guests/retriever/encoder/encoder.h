@@ -1,4 +1,4 @@
-/* Encoders: texts to vectors by BERT-like models (E5, MiniLM, BGE) in HuggingFace
+/* Encoders turn texts into vectors: BERT-like models (E5, MiniLM, BGE) from HuggingFace
  * folders, with the results of sentence-transformers.
  *
  *   x = LN(word[token] + position[place] + type[0])
