@@ -1,9 +1,9 @@
 /* Joins the ranks of a launcher, or forks ranks, for which it first makes shared memory
  * and a socket for every two ranks.
  *
- * A child ends when its parent ends, for any reason. One rank prints for all: an error
- * that all share is printed by rank 0, a loss by the rank that found it. Rank 0 adds how
- * a lost child ended.
+ * A child ends when its parent ends, for any reason. One rank prints for all: rank 0
+ * prints an error that all share, or which rank was lost and, if it was a child, how it
+ * ended. If rank 0 was lost, the rank that found the loss prints it.
  */
 
 #include "cli/cli.h"

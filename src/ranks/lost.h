@@ -20,7 +20,7 @@ enum { KG_RANKS_SOCKETS = 64 };
  * because of the loss is not taken for its cause. {0}: none */
 struct kg_ranks_loss {
     atomic_int who; /* the rank's number + 1 if gone; -(number + 1) if silent */
-    atomic_int by;  /* the rank that reported the loss; set after `who` */
+    atomic_int by;  /* the rank that reports the loss to the user; set after `who` */
     /* the lost rank left by itself, because of an unexpected message */
     atomic_bool unlike;
     /* if memory is shared: number of polls so far, and each rank's reply */
