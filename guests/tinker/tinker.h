@@ -175,7 +175,7 @@ void kg_tinker_finish(struct kg_tinker_job *job, kg_status status,
 /* Keeps the results of an ended model's jobs, but forgets their requests, so that a model
  * with the same id may begin. */
 void kg_tinker_retire(const struct kg_tinker_model *m);
-/* Tells waiters to ask again, and marks jobs that wait for others as late. */
+/* Tells waiters whose time is over to ask again; marks jobs that are late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
 void kg_tinker_forget(struct kg_tinker *t); /* drops all jobs; their waiters get a 503 */
 
@@ -237,8 +237,8 @@ kg_status kg_tinker_facts_write(const struct kg_tinker_user *u,
                                 const struct kg_tinker_facts *f,
                                 const struct kg_json *meta, const char *file,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Saves a complete model under path, with its optimizer if `state`.   errors: ECONFLICT
- * (it exists) */
+/* Saves the complete model under path, with its optimizer's state if `state`.
+ * errors: ECONFLICT (path exists, and args->overwrite is not set) */
 kg_status kg_tinker_save(const struct kg_tinker_model *m,
                          const struct kg_tinker_args *args, const char *path, bool state,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -128,7 +128,7 @@ struct kg_command {
 /* Ended by a row with name NULL. */
 extern const struct kg_command kg_commands[];
 const struct kg_command *kg_command_find(const char *name); /* or NULL */
-/* Whether it refuses to run under a launcher of several processes (ranks/launch.h). */
+/* Whether the command refuses a launcher of several processes (ranks/launch.h). */
 bool kg_command_is_single(const struct kg_command *c);
 
 /* Runs `kedge argv[1] ...`.   returns the exit status */
@@ -288,10 +288,10 @@ bool kg_bench_term(struct kg_term *term, int i);
 
 /* Files installed by `make install`: recipes and suites. */
 
-/* Finds an installed file: if path is relative and does not exist, but
- * PREFIX/share/kedge/ PATH does (the program is in PREFIX/bin), logs it and returns it as
- * *own (owned by the caller; else NULL).   returns path or *own
- * errors: ENOMEM, then it returns NULL */
+/* Finds an installed file. If path is relative and does not exist, but
+ * PREFIX/share/kedge/PATH does (the program is in PREFIX/bin), *own is the latter, owned
+ * by the caller, and is logged; else *own is NULL.   returns *own, or path if that is
+ * NULL errors: ENOMEM, then it returns NULL */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 /* Commands that run as several processes, started by a launcher or forked here. */

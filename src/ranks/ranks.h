@@ -53,8 +53,8 @@ struct kg_ranks_transport {
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err);
     /* `exchange` in two halves. Up to KG_RANKS_AHEAD exchanges may be begun before the
-     * first is finished; they finish in order. Both NULL: `exchange` does not wait until
-     * the other ranks have used the data. */
+     * first is finished; they finish in order. Both NULL: kg_ranks_begin calls
+     * `exchange`, which does not wait until the other ranks have used the data. */
     kg_status (*begin)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                        const struct kg_ranks_part *in, const char *what,
                        struct kg_err *err);
@@ -149,9 +149,9 @@ kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             struct kg_err *err) KG_MUST_CHECK;
 /* kg_ranks_exchange in two halves: if the transport can, bytes move while the caller
  * works. Do not touch the buffers until the second half has returned. At most
- * KG_RANKS_AHEAD exchanges may be open, begun by all ranks in one order and finished in
- * that order, without other communication in between. The first half copies a rank's own
- * part. */
+ * KG_RANKS_AHEAD exchanges may be open, begun by all ranks in the same order and finished
+ * in that order, without other communication in between. The first half copies a rank's
+ * own part. */
 kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
                          const struct kg_ranks_part *in, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;

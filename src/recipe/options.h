@@ -205,14 +205,14 @@ bool kg_recipe_truncates(const struct kg_recipe *r);
  * policies. A reproduction does not: the runs that it reproduces use ratios of the full
  * softmax. */
 bool kg_recipe_records_kept(const struct kg_recipe *r);
-/* Whether a micro-batch computes a shared prefix of its sequences only once. Not with
- * train.router_aux, because that loss covers every token of every sequence. */
+/* Whether a micro-batch computes a shared prefix of its sequences only once.
+ * train.router_aux prevents this: that loss covers every token of every sequence. */
 bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* ---- keys that have an effect only under a condition (effect.c) ---- */
 
 /* Refuses a key that has no effect in this config, unless its value is the default or the
- * preset's, or it is a recipe's key to which the command line left no effect.
+ * preset's, or the command line disabled this key of the recipe file.
  * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -230,8 +230,7 @@ kg_status kg_effect_check_sft(const struct kg_config *config,
 kg_status kg_episodes_from_recipe(struct kg_episode_opts *opts, const struct kg_recipe *r,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Most tokens that the model may write: in a completion, or in all turns of an episode.
- */
+/* Most tokens that the model may write in a completion or in all turns of an episode. */
 int64_t kg_recipe_answer_tokens(const struct kg_recipe *r);
 
 #endif

@@ -114,7 +114,7 @@ static const char *const titles[KG_METRICS_GROUPS] = {
     [KG_METRICS_TIME] = "Time",
     [KG_METRICS_MEMORY] = "Memory",
     [KG_METRICS_SOURCE] = "By data source",
-    [KG_METRICS_SFT] = "Warm start",
+    [KG_METRICS_SFT] = "SFT",
 };
 
 static const struct kg_metric_row rows[] = {

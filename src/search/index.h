@@ -38,7 +38,7 @@ struct kg_bm25 {
     double b;     /* 0 to 1 */
     double delta; /* 0 to 10: bonus for containing the word at all */
     double power; /* 0 to 4: exponent of idf, the weight of rare words */
-    /* 1: stop words count like others; 0: not if a query has 2 other known words */
+    /* 1: stop words count; 0: not if the query has 2 other words of the corpus */
     int stop_words;
 };
 extern const struct kg_bm25 kg_bm25_default;
