@@ -117,11 +117,11 @@ bool kg_frontier_gap(double *gap, struct kg_frontier_point *a, size_t n_a,
  * did: their models, once trained, still reach the starting value (`start`). */
 #define KG_SURVIVAL_SHARE 0.8
 
-/* Appends a Markdown table with a line per METHOD and a column per SETTING, sorted by the
- * numbers in it. A cell "8 of 10 (1)" has the rows that survived, all rows, and those
- * that collapsed, if any. The last column has the last setting up to which the method
- * survives without a gap: "none" if it does not survive the first one, "-" if it lacks
- * that one.
+/* Appends a Markdown table with a line per METHOD and a column per SETTING,
+ * ordered by the numbers in SETTING. A cell "8 of 10 (1)" has the rows that survived,
+ * all rows, and those that collapsed, if any. The last column has the last setting up to
+ * which the method survives without a gap: "none" if it does not survive the first one,
+ * "-" if it lacks that one.
  * errors: EINVAL (a name without a comma), ENOMEM */
 kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -256,7 +256,7 @@ class Algo:
         _call("kedge_algo_check", self._handle, s)
 
     def anchor_due(self, step):
-        """Whether the anchor is updated after this step (anchor.unit: update), counted from 1."""
+        """Whether the anchor is updated after step `step` (or update, by anchor.unit), from 1 on."""
         return bool(_lib.kedge_anchor_due(self._handle, step))
 
 

@@ -10,9 +10,8 @@
  * file, or as int8, in half the memory. With int8, passages that may be among the best
  * are multiplied again in fp16, so the result is the same (dense.c). These are few unless
  * vectors are nearly equal, and need up to 16 bytes of memory per passage and query. A
- * product depends only on its query and its passage. A device may hold
- * the vectors and the encoder and compute the products (dense_device.c); its products
- * equal those of the CPU.
+ * product depends only on its query and its passage. A device may hold the vectors and
+ * the encoder and compute the products (dense_device.c), which equal those of the CPU.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H

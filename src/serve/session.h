@@ -5,7 +5,7 @@
  * tokenisations, so a trainer might see ids that were never sampled. So the server keeps
  * the ids of the turns of a session. A turn continues a kept turn if
  *
- *   1. the last completion in its messages has the index of the kept one, and
+ *   1. the last completion in its messages has the same index as the kept one, and
  *   2. its rendering begins, byte for byte, with the kept text: the kept rendering, then
  *      the text of all sampled ids with special tokens and the end token, and
  *   3. the completion ends there: its last id is a special token whose text is nowhere in
