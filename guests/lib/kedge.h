@@ -493,8 +493,8 @@ KEDGE_API double kedge_adaptive_kl(double coef, double kl, double target, double
                                    int64_t n);
 
 /* 1 if the anchor is updated after step `step` (with anchor.unit updates: after that
- * optimizer update), counted from 1; by anchor.kind, .eta and .period. anchor.kappa is
- * the caller's to apply. */
+ * optimizer update), counted from 1; by anchor.kind, .eta and .period. The caller
+ * applies anchor.kappa. */
 KEDGE_API int kedge_anchor_due(const struct kedge_algo *algo, int64_t step);
 
 /* anchor <- eta anchor + (1 - eta) theta, element by element; anchor (n) in and out,

@@ -79,8 +79,8 @@ kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch 
                                const float *logp, double loss_sum,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* A SampleResponse. prompt_logp (n_prompt), or NULL: NaN for tokens without a log-prob.
- * top_ids, top_logp (n_prompt,wide), or NULL: of the prompt */
+/* A SampleResponse. prompt_logp (n_prompt) or NULL; NaN: the token has no log-prob.
+ * top_ids, top_logp (n_prompt,wide) or NULL: of the prompt's tokens */
 struct kg_tinker_samples {
     const struct kg_traj *trajs;
     size_t n;

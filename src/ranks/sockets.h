@@ -13,7 +13,7 @@
 /* Ring buffers in shared memory, one for each ordered pair of processes of one machine.
  *
  * A ring has one writer and one reader. Each side owns its counter and never waits: a
- * call moves at most the bytes that the ring has room for, or holds. An idle process may
+ * call moves at most the bytes that the ring has room for or holds. An idle process may
  * announce that it sleeps; the other side wakes it, over a socket, after moving bytes.
  *
  * Both sides know the sizes of the parts that pass through a ring. Each part begins on
@@ -36,9 +36,9 @@ void kg_rings_free(
 void kg_rings_set_sockets(struct kg_rings *rings, int me, int *fd);
 int *kg_rings_sockets(const struct kg_rings *rings, int me);
 
-/* Moves some of the n bytes left of a part: at most what the ring has room for, or holds,
- * and at most a small piece, so that the other side begins early.   returns the number of
- * bytes: whole lines, except at the part's end */
+/* Moves some of the n bytes left of a part: at most what the ring has room for (put) or
+ * holds (take), and at most a small piece, so that the other side begins early.
+ * returns the number of bytes: whole lines, except at the part's end */
 size_t kg_rings_put(struct kg_rings *rings, int from, int to, const void *bytes,
                     size_t n);
 size_t kg_rings_take(struct kg_rings *rings, int from, int to, void *bytes, size_t n);
