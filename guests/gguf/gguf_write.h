@@ -52,7 +52,7 @@ kg_status kg_gguf_put(struct kg_gguf_writer *w, const void *bytes, size_t n,
 kg_status kg_gguf_pad(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Syncs and closes. */
 kg_status kg_gguf_end(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Required after kg_gguf_end, too. Without kg_gguf_end it removes the file. */
+/* Required after kg_gguf_end, too. Without kg_gguf_end, removes the unfinished file. */
 void kg_gguf_writer_release(struct kg_gguf_writer *w);
 
 /* Writes the fields of config.json as metadata. It omits what GGUF cannot express; the

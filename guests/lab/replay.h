@@ -5,7 +5,7 @@
  * loss is computed. `variance` is that of the gradient's sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
  * and cosines are with the gradients of the exact KL and of the exact objective, on the
- * same batch. The objective uses the algorithm's advantages and weights. W is the
+ * same batch. The exact objective has the algorithm's advantages and weights, and W, the
  * probability ratio of a whole completion to the sampler, without clip or mask:
  *     sum_n weight_n -sg(W) A_n log p_n  +  beta (exact KL)  -  c_H (entropy)
  * Over completions it is unbiased for the weighted -E_p[A] (lab/exact.h). It has no KL if

@@ -12,7 +12,7 @@
 
 #include "ranks/ranks.h"
 
-/* Most ranks of one machine that share memory. */
+/* Maximum number of ranks that share memory, on one machine. */
 enum { KG_RANKS_SOCKETS = 64 };
 
 /* The first rank that was lost. The rank that finds it gone or silent writes it here
