@@ -100,8 +100,8 @@ kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_abo
 
 static const char claims_text[] =
     "\n"
-    "Unbiased is stated on-policy (y drawn from p) / off-policy (y drawn from an\n"
-    "older policy, with the importance weight if the row uses one), at a fixed\n"
+    "The `unbiased` columns are for on-policy (y drawn from p) / off-policy (y drawn\n"
+    "from an older policy, with the importance weight if the row uses one), at a fixed\n"
     "context, while no clip, clamp, mask or truncation is active.\n"
     "`src/policy/claims_test.c` enumerates every cell; a dash means no claim.\n"
     "\n";
@@ -113,12 +113,12 @@ static const char against_kl[] =
     "to\n`kl.gradient=corrected`. The gradient is `c grad log p(y)`, and `a_j grad log "
     "p_j` for\nthe ids of a head.\n";
 static const char against_other[] =
-    "`Unbiased` refers to value and gradient of `-E_p[A]`, where the advantage is a "
-    "constant\nof y; for the rpg rows and ipo, `kl.beta` times a KL to the old policy is "
-    "added. The\ngradient is `c grad log p(y)`; column `c` is for tokens that are not "
-    "clipped.\n\nA ratio of one token is exact at a fixed context: it omits the ratio of "
-    "the prefix,\nas is usual in practice. Score functions (`-A log p`) have\n"
-    "the gradient but not the value.\n"
+    "`Unbiased` refers to value and gradient of `-E_p[A]`, where the advantage depends "
+    "only\non y; for the rpg rows and ipo, `kl.beta` times a KL to the old policy is "
+    "added. The\ngradient is `c grad log p(y)`, with column `gradient` for tokens that "
+    "are not clipped.\n\nA ratio of one token is exact only at a fixed context, because "
+    "it omits the ratio of\nthe prefix, as is usual in practice. Score functions (`-A "
+    "log p`) have the gradient\nbut not the value.\n"
     "\n"
     "Column `bounds` says what the row's trust region bounds. A token beyond the "
     "bound\nhas no gradient if its step would lead further. `softly` means that the "
@@ -286,7 +286,7 @@ static const char averages[] =
     "KL, by `algo.mask_truncated` and\n   `kl.after_filter`.\n"
     "\n"
     "`fades`: biased, with a bias that falls as 1 / N with the number of completions\n"
-    "per update. On- and off-policy, with importance weight, 0 < k < V.\n"
+    "per update. Cells hold on- and off-policy, with importance weight, for 0 < k < V.\n"
     "`src/policy/tree_test.c` enumerates every cell (for a `fades` in the second\n"
     "situation, it checks that there is a bias).\n"
     "\n";

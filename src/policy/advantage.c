@@ -312,7 +312,7 @@ static const struct kg_advantage_row rows[] = {
       "Ahmadian et al. 2024, arXiv 2402.14740", TRAJECTORY, KG_NEED_GROUP, NULL},
      rloo,
      NULL},
-    {{"rloo-vectorized", "rloo; a group of one has advantage 0, not its score",
+    {{"rloo-vectorized", "rloo; a group of one has advantage 0, not its reward",
       "n / (n - 1) (R - mean)", "arXiv 2602.04879, code", TRAJECTORY, KG_NEED_GROUP,
       NULL},
      rloo_vectorized,

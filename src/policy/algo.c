@@ -16,7 +16,7 @@
 
 static const struct kg_anchor_row anchors[] = {
     {{"none", "no anchor", "", "", KG_SCOPE_TOKEN, 0, NULL}, KG_ANCHOR_NONE},
-    {{"fixed", "the weights at the start of the run", "q = p(theta_0)", "",
+    {{"fixed", "the weights at the start of RL, or of anchor.path", "q = p(theta_0)", "",
       KG_SCOPE_TOKEN, 0, NULL},
      KG_ANCHOR_FIXED},
     {{"ema", "exponential moving average of the policy, every period steps",
