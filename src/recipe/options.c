@@ -78,8 +78,8 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(init.from), "", 0, 0, NULL,
      "run or checkpoint that this run starts from (instead of model.path)", false},
     {KEY(init.parts), "model", 0, 0, NULL,
-     "parts to take from init.from: model, anchor, optimizer; steps continues its step "
-     "count, position in the data and schedule",
+     "parts to take from init.from: model, anchor, optimizer, steps (step count, "
+     "position in the data, schedule)",
      false},
 
     {KEY(task.name), "qa-number", 0, 0,
@@ -160,7 +160,7 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(rollout.samples), "8", 1, 4096, NULL,
      "completions sampled for each prompt (group size)", false},
     {"rollout.max_tokens", AT(rollout.sampling.max_tokens), "512", 1, 1e6, NULL,
-     "longest completion in tokens; in episodes, of one turn (episode.turn_tokens)",
+     "longest completion in tokens; in episodes, longest turn (episode.turn_tokens)",
      false},
     KG_SAMPLING_ROWS("rollout.", struct kg_recipe, rollout.sampling., false, NULL, NULL),
     {KEY(rollout.stop), "", 0, 0, NULL, "strings that end a completion", false},
@@ -310,7 +310,7 @@ static const struct kg_opt_row rows[] = {
      "(docs/exactness.md)",
      false, "train.router_aux=0"},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
-     "log-probs that the ratio refers to", false},
+     "old log-probs: the sampler's, or the policy's before the updates", false},
     {KEY(train.router_aux), "0", 0, 1e6, NULL,
      "coefficient of the load-balancing loss of experts (docs/training.md); 0: none",
      false},
