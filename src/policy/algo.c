@@ -334,8 +334,8 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"anchor.unit", AT(anchor_per_update), "steps", 0, 0, "steps|updates",
      "what anchor.period counts", false, "kl.estimator!none|eval.anchor=true"},
     {"anchor.kappa", AT(anchor_kappa), "0", 0, 1e6, NULL,
-     "copy: also replace the anchor when the moving average of the token KL passes this; "
-     "0 is off",
+     "copy: also replace the anchor when the moving average of the token KL exceeds "
+     "this; 0 is off",
      false},
     {"anchor.smoothing", AT(anchor_smoothing), "0.9", 0, 0.999999, NULL,
      "anchor.kappa: weight of the old value in the moving average, per update", false,
