@@ -3,9 +3,9 @@
  * The list of buffers is short, and is walked at each operation. Whoever lends buffers
  * keeps other threads from doing so until they are taken back.
  *
- * Changing the protection of a small buffer costs more than the operation that it is for.
- * So under AddressSanitizer small buffers are poisoned instead, and their pages stay open:
- * it reports every access that it has compiled in, and the guard pages catch the others.
+ * Changing the protection of a small buffer costs more than the operation that uses it.
+ * So under AddressSanitizer small buffers are poisoned instead, and their pages stay
+ * open: it reports every access that it has compiled in; guard pages catch the others.
  */
 #define _GNU_SOURCE
 #include "emu/pages.h"
@@ -37,7 +37,7 @@ extern void __asan_poison_memory_region(const volatile void *p, size_t n)
 extern void __asan_unpoison_memory_region(const volatile void *p, size_t n)
     __attribute__((weak));
 
-/* Buffers from here on have huge pages where the system gives them, and few to protect. */
+/* Buffers from here on have huge pages, where the system gives them: few to protect. */
 enum { HUGE = 2 << 20, LARGE_BYTES = HUGE / 4 };
 
 static bool is_poisoned(const struct buffer *b)
