@@ -94,7 +94,7 @@ static kg_status take_text(struct kg_str *text, struct kg_traj_bytes *from,
     return KG_OK;
 }
 
-/* places[k]: of the sender's name k; -1: there is none, and the number is dropped. */
+/* places[k]: index here of the sender's name k; -1: none, and its number is dropped. */
 static void translate(struct kg_further *f, const int places[KG_FURTHER])
 {
     struct kg_further here = {0};
@@ -137,6 +137,8 @@ static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *nam
     if (theirs.n < 0 || theirs.n > KG_FURTHER)
         return kg_fail(err, KG_EFORMAT, "samples: expected at most %d names, found %d",
                        KG_FURTHER, theirs.n);
+    for (int k = 0; k < KG_FURTHER; k++)
+        places[k] = -1;
     for (int k = 0; names && k < theirs.n; k++)
         if (kg_further_find(&places[k], names, theirs.name[k], &full) != KG_OK) {
             if (!dropped)
@@ -150,7 +152,7 @@ static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *nam
 kg_status kg_eval_items_take(struct kg_eval_items *items, struct kg_further_names *names,
                              struct kg_traj_bytes *from, struct kg_err *err)
 {
-    int places[KG_FURTHER] = {0};
+    int places[KG_FURTHER];
 
     KG_TRY(take_names(places, names, from, err));
     for (size_t i = 0; i < items->n; i++)
@@ -177,7 +179,7 @@ static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
     for (int r = 0; r < ranks->n; r++) {
         uint64_t begin = r > 0 ? m->ends[r - 1] : 0;
         struct kg_traj_bytes from = {m->bytes + begin, (size_t)(m->ends[r] - begin)};
-        int places[KG_FURTHER] = {0};
+        int places[KG_FURTHER];
 
         if (r == ranks->me && i != (size_t)mine.first)
             return wrong_number(ranks, r, (size_t)mine.first, err);

@@ -111,6 +111,27 @@ static int gather_names(struct kg_ranks *r, void *unused)
     return trajs[!r->me].further.said >> 16 == 0 ? 0 : 7;
 }
 
+/* Where names are not told, a number has no name on another rank: it is dropped there. */
+static int gather_without_names(struct kg_ranks *r, void *unused)
+{
+    struct kg_err why = {0};
+    struct kg_traj trajs[2] = {0};
+    struct kg_eval_items items = {.n = 2, .trajs = trajs};
+
+    (void)unused;
+    trajs[r->me].further = (struct kg_further){.said = 6, .x = {0, 1, 2}};
+    if (kg_eval_gather(&items, (struct kg_share){r->me, r->me + 1}, NULL, r, &why) !=
+        KG_OK)
+        return 3;
+    return trajs[!r->me].further.said == 0 && trajs[r->me].further.said == 6 ? 0 : 4;
+}
+
+static void numbers_without_names_are_dropped(void **state)
+{
+    (void)state;
+    ranks_end_well(2, gather_without_names, NULL, "without names");
+}
+
 static void names_beyond_the_last_place_are_dropped(void **state)
 {
     (void)state;
@@ -122,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(names_beyond_the_last_place_are_dropped),
+        cmocka_unit_test(numbers_without_names_are_dropped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,10 +118,16 @@ static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_se
         return kg_fail(err, KG_EINVAL,
                        "kl.in: expected a kl.estimator for the %s, found none",
                        a->kl_in->about.name);
+    if (a->kl->reward_only && !s->reproduction)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.estimator: %s is the weight of a published run, against the "
+                       "policy that sampled; expected algo.reproduction true, found "
+                       "false",
+                       kl);
     if (a->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
         return kg_fail(err, KG_EINVAL,
                        "kl.in: the %s needs an estimator from the sampled token only (k1 "
-                       "to k5), found %s",
+                       "to k5, abs), found %s",
                        a->kl_in->about.name, kl);
     if (a->anchor->kind == KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,

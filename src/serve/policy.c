@@ -253,7 +253,7 @@ const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path)
     if (strncmp(path, before, strlen(before)) != 0)
         return NULL;
     n = strcspn(at, "/");
-    if (n == 0 || n >= KG_SERVE_EPISODE_ID)
+    if (n == 0 || n >= KG_SERVE_EPISODE_ID || at[n] != '/')
         return NULL;
     memcpy(id, at, n);
     id[n] = '\0';
