@@ -148,7 +148,7 @@ static const struct kg_metric_row rows[] = {
     {"validation", "val/episode/failed", KG_METRICS_VALIDATION, "faults",
      "calls that no tool answered, mean per episode"},
     {"validation", "val/episode/answered", KG_METRICS_VALIDATION, "ends",
-     "share of episodes that ended by an answer"},
+     "share of episodes that ended with an answer"},
     {"validation", "val/episode/cut", KG_METRICS_VALIDATION, "ends",
      "share of episodes that ended because the context was full"},
     {"validation", "val/episode/windowed", KG_METRICS_VALIDATION, "ends",
@@ -168,13 +168,14 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/shaped_mean", KG_METRICS_REWARD, "reward",
      "with overlong shaping: mean of the shaped rewards"},
     {"rl", "reward/greedy", KG_METRICS_REWARD, "reward",
-     "with a greedy baseline: mean subtracted reward"},
+     "with a greedy baseline: reward of a prompt's greedy completion, mean over the "
+     "completions"},
     {"rl", "reward/accuracy", KG_METRICS_REWARD, "accuracy",
      "share of completions that the task calls correct"},
     {"rl", "reward/accuracy_stderr", KG_METRICS_REWARD, NULL,
      "standard error of this mean, over the prompts of the step"},
     {"rl", "reward/greedy_accuracy", KG_METRICS_REWARD, "accuracy",
-     "share of greedy completions that are correct"},
+     "with a greedy baseline: share of greedy completions that are correct"},
     {"rl", "reward/std", KG_METRICS_REWARD, "spread",
      "standard deviation of the rewards"},
     {"rl", "reward/min", KG_METRICS_REWARD, "extremes", "smallest reward"},
@@ -256,8 +257,9 @@ static const struct kg_metric_row rows[] = {
     {"rl", "policy/gap_mean", KG_METRICS_POLICY, "gap of log-probs",
      "|log p - log old|, mean over the tokens"},
     {"rl", "policy/tis_outside", KG_METRICS_POLICY, "weights at a bound",
-     "`algo.tis`: share of tokens whose weight old/sampler passed one of its bounds"},
-    {"rl", "policy/gap_max", KG_METRICS_POLICY, "gap of log-probs", "largest gap"},
+     "`algo.tis`: share of tokens whose weight old / mu is outside its bounds"},
+    {"rl", "policy/gap_max", KG_METRICS_POLICY, "gap of log-probs",
+     "largest |log p - log old|"},
     {"rl", "policy/tokens", KG_METRICS_POLICY, "tokens",
      "sampled tokens that carry a loss, of all updates of the step"},
     {"rl", "loss/total", KG_METRICS_OPTIM, "loss",
@@ -295,7 +297,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "episode/failed", KG_METRICS_EPISODE, "faults",
      "calls that no tool answered, mean per episode"},
     {"rl", "episode/answered", KG_METRICS_EPISODE, "ends",
-     "share of episodes that ended by an answer"},
+     "share of episodes that ended with an answer"},
     {"rl", "episode/cut", KG_METRICS_EPISODE, "ends",
      "share of episodes that ended because the context was full (`length/truncated` "
      "counts them, too)"},
@@ -357,11 +359,11 @@ static const struct kg_metric_row rows[] = {
     {"rl", "region/masked_positive_p", KG_METRICS_REGION, "dropped, A > 0",
      "mean p of the dropped tokens with A > 0"},
     {"rl", "region/masked_positive_mu", KG_METRICS_REGION, "dropped, A > 0",
-     "mean of the sampler's probability of the dropped tokens with A > 0"},
+     "mean mu of the dropped tokens with A > 0"},
     {"rl", "region/masked_negative_p", KG_METRICS_REGION, "dropped, A < 0",
      "mean p of the dropped tokens with A < 0"},
     {"rl", "region/masked_negative_mu", KG_METRICS_REGION, "dropped, A < 0",
-     "mean of the sampler's probability of the dropped tokens with A < 0"},
+     "mean mu of the dropped tokens with A < 0"},
     {"rl", "region/masked_positive_ratio", KG_METRICS_REGION, "ratio of dropped",
      "mean ratio of the dropped tokens with A > 0"},
     {"rl", "region/masked_negative_ratio", KG_METRICS_REGION, "ratio of dropped",
@@ -387,16 +389,16 @@ static const struct kg_metric_row rows[] = {
     {"rl", "anchor/refreshed", KG_METRICS_ANCHOR, "refreshed",
      "with `anchor.kappa`: times the policy replaced the anchor since the run began"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
-     "largest |log p - log old| of the first update, when the policy still is the one "
-     "that sampled: 0 without lag, staleness or another dtype"},
+     "largest |log p - log old| of the first update, before which the policy equals the "
+     "sampler: 0 without lag, staleness or another dtype of the sampler"},
     {"rl", "staleness/mean", KG_METRICS_MISMATCH, "age",
      "with `rollout.max_staleness`: steps since the version that sampled a token, mean"},
     {"rl", "staleness/max", KG_METRICS_MISMATCH, "age", "largest age of a token"},
     {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
      "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
-     "sampler; mean"},
+     "sampler; mean over the tokens"},
     {"rl", "policy/mismatch_max", KG_METRICS_MISMATCH, "recomputed",
-     "largest difference"},
+     "largest |log old - log mu|"},
     {"rl", "policy/prob_gap_min", KG_METRICS_MISMATCH, "signed gap",
      "smallest p - mu of all updates"},
     {"rl", "policy/prob_gap_max", KG_METRICS_MISMATCH, "signed gap",
@@ -577,18 +579,16 @@ bool kg_metric_stderr(char *out, size_t bytes, const char *name)
 /* ---- the page ---- */
 
 static const char page_head[] =
-    "# Metrics\n"
-    "\n"
-    "`kedge report --metrics` prints this page: it lists every number in a "
-    "run's\n`metrics.jsonl` and TensorBoard events. `make docs` rewrites it from the\n"
-    "table in `src/report/metrics.c`.\n"
-    "\n"
+    "# Metrics\n\n"
+    "`kedge report --metrics` prints this page, which lists every number in a run's\n"
+    "`metrics.jsonl` and TensorBoard events. `make docs` rewrites it from the table\n"
+    "in `src/report/metrics.c`.\n\n"
     "A line has a `phase` (`sft`, `rl` or `validation`) and a `step`. In lines of\n"
-    "phase `rl` \"tokens\" are the sampled tokens that carry a loss. Lines of\nphase "
-    "`validation` exist only with validation data; with `eval.anchor` they also "
-    "have\nthe numbers of the anchor, under `val_anchor/`. A non-finite number is null. "
-    "The line\nof a step that was skipped because of non-finite numbers has only "
-    "counters.\n";
+    "phase `rl` \"tokens\" are the sampled tokens that carry a loss; p, old and mu are\n"
+    "their probabilities under policy, old policy and sampler.\n\n"
+    "Lines of phase `validation` need validation data; with `eval.anchor` they also\n"
+    "have the anchor's numbers, under `val_anchor/`. A non-finite number is null. The\n"
+    "line of a step that was skipped because of non-finite numbers has only counters.\n";
 
 static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
 {
