@@ -36,17 +36,17 @@ struct kg_http_request {
     size_t body_n;
     char *range; /* owned, or NULL */
     bool no_key;
-    bool headed; /* the head of this try was told */
-    CURL *easy;  /* owned, from the start of a try until the next, or the end */
+    bool headed; /* opts.head was called for this try */
+    CURL *easy;  /* owned; made by each try, kept until the next try or the end */
     char reason[CURL_ERROR_SIZE + KG_ERR_MESSAGE_BYTES];
-    char said[CURL_ERROR_SIZE]; /* by curl */
+    char said[CURL_ERROR_SIZE]; /* curl's error message */
     struct kg_str answer;
     int tries;
     long http_status;
-    bool final; /* no further try, whatever comes */
+    bool final; /* no retry */
     kg_status status;
-    double submitted; /* seconds of the clock, as the next one */
-    double due;       /* not before */
+    double submitted; /* kg_clock_seconds() */
+    double due;       /* no try starts before this second of the clock */
     struct kg_http_request *next;
 };
 
@@ -58,13 +58,13 @@ struct kg_http_client {
     struct kg_http_client_opts opts; /* defaults filled in */
     CURLM *multi;
     struct curl_slist *headers; /* owned */
-    struct curl_slist *open;    /* the same without the key */
+    struct curl_slist *open;    /* headers without the key */
     struct queue waiting;
     struct queue done;
     struct kg_http_request *flying; /* list */
     int in_flight;
-    size_t n;    /* all requests that have not been told */
-    bool warned; /* that a try failed, and none has got through since */
+    size_t n;    /* requests that are not reported yet */
+    bool warned; /* a failed try was logged, and no try has had a response since */
     struct kg_http_client_stats stats;
 };
 
@@ -91,7 +91,7 @@ static struct kg_http_request *pop(struct queue *q)
     return r;
 }
 
-/* The first that is due, taken out, or NULL. */
+/* Takes the first request that is due out of the queue.   returns NULL if none is due */
 static struct kg_http_request *pop_due(struct queue *q, double now)
 {
     struct kg_http_request *before = NULL;
@@ -133,7 +133,7 @@ static void free_list(struct kg_http_request *r)
     }
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static CURLcode curl_started;
@@ -184,7 +184,7 @@ kg_status kg_http_client_open(struct kg_http_client **out,
         return err->code;
     struct kg_http_client_opts *o = &c->opts;
     *o = *opts;
-    o->bearer_key = NULL; /* its header is made below */
+    o->bearer_key = NULL; /* add_key copies it into a header */
     o->max_in_flight = or_default(o->max_in_flight, DEFAULT_IN_FLIGHT);
     o->connect_timeout_ms = or_default(o->connect_timeout_ms, DEFAULT_CONNECT_MS);
     o->timeout_ms = or_default(o->timeout_ms, DEFAULT_TIMEOUT_MS);
@@ -198,7 +198,7 @@ kg_status kg_http_client_open(struct kg_http_client **out,
     c->multi = curl_multi_init();
     if (c->multi == NULL)
         KG_TRY_GOTO(fail, kg_fail(err, KG_ENOMEM, "libcurl: out of memory"));
-    /* connections stay open between requests, one for each that may be in flight */
+    /* keep one idle connection open for each request that may be in flight */
     curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)o->max_in_flight);
     *out = c;
     return KG_OK;
@@ -349,7 +349,7 @@ static kg_status tell_piece(struct kg_http_request *r, const char *data, size_t 
                             struct kg_err *err)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
-    r->final = true; /* what was told cannot be taken back */
+    r->final = true; /* data given to a callback cannot be taken back */
     if (o->head && !r->headed) {
         const struct kg_http_answer a = answer_of(r);
         r->headed = true;
@@ -388,7 +388,8 @@ static size_t take_bytes(char *data, size_t one, size_t n, void *user)
     return n + 1;
 }
 
-/* Milliseconds that are left of the request's deadline, and of one try. */
+/* Timeout of the next try: opts.timeout_ms, or the rest of the request's deadline if it
+ * is shorter.   returns 0 if the deadline has passed */
 static long time_left_ms(const struct kg_http_request *r, double now)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
@@ -400,8 +401,8 @@ static long time_left_ms(const struct kg_http_request *r, double now)
     return left < o->timeout_ms ? (long)left : o->timeout_ms;
 }
 
-/* The file of trusted certificates. A program that was built on another system has to
- * look for it.   returns NULL if there is none */
+/* The file of trusted certificates. The path compiled into libcurl is that of the system
+ * on which kedge was built.   returns NULL if there is none */
 static const char *find_certificates(const struct kg_http_client_opts *o)
 {
     static const char *const files[] = {
@@ -419,7 +420,7 @@ static const char *find_certificates(const struct kg_http_client_opts *o)
     return NULL;
 }
 
-/* How the host is reached, and by what it is believed to be the one. */
+/* Sets the proxy and the certificates that verify the host. */
 static CURLcode set_way(struct kg_http_request *r)
 {
     const char *certificates = find_certificates(&r->c->opts);
@@ -428,7 +429,7 @@ static CURLcode set_way(struct kg_http_request *r)
         bad |= curl_easy_setopt(r->easy, CURLOPT_CAINFO, certificates);
     if (!r->c->opts.surroundings)
         return bad |
-               curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not by environment */
+               curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not the environment's */
     return bad | curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE);
 }
 
@@ -520,7 +521,7 @@ static double pause_before_next(const struct kg_http_request *r)
     return pause < MAX_PAUSE_S ? pause : MAX_PAUSE_S;
 }
 
-/* Whether there is a next try, and when. */
+/* Decides whether to retry, and sets r->due. */
 static bool plan_next(struct kg_http_request *r, CURLcode code, double now)
 {
     double pause = pause_before_next(r);
@@ -544,8 +545,8 @@ static void explain(struct kg_http_request *r, CURLcode code)
     strncpy(r->reason, err.message, sizeof r->reason - 1);
 }
 
-/* On a connection of its own, and TLS is not agreed on: one that is used again tells of
- * no handshake at all. */
+/* Whether the try ended on a new connection before TLS was agreed. A reused connection
+ * reports no handshake, so CURLINFO_NUM_CONNECTS excludes it. */
 static bool in_handshake(const struct kg_http_request *r)
 {
     curl_off_t agreed = 0;
@@ -559,8 +560,8 @@ static bool in_handshake(const struct kg_http_request *r)
     return opened > 0 && local_port > 0 && agreed == 0;
 }
 
-/* r->said: what failed. A port of plain HTTP waits for the rest of the handshake, or
- * answers it by words that OpenSSL takes for a version. */
+/* Writes to r->said what failed. A plain HTTP port waits for the rest of the TLS
+ * handshake, or replies with text that OpenSSL reads as a TLS version. */
 static void say_what_failed(struct kg_http_request *r, CURLcode code, bool handshake)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
@@ -591,15 +592,14 @@ static void say_what_failed(struct kg_http_request *r, CURLcode code, bool hands
                  o->surroundings ? "; SSL_CERT_FILE names another" : "", by_curl);
 }
 
-/* Of a URL, what is said: a query may be a signature that lets in whoever has it. */
+/* Bytes of the URL to show: at most 300, without the query, which may be a secret. */
 static int shown_bytes(const char *url)
 {
     const size_t n = strcspn(url, "?");
     return n < 300 ? (int)n : 300;
 }
 
-/* Tries go on for a while: the first that fails is told, and then none until one got
- * through. */
+/* Logs the first failed try; later ones are silent until a try has had a response. */
 static void warn(struct kg_http_request *r, CURLcode code)
 {
     if (code != CURLE_OK && !r->c->warned)
@@ -657,7 +657,7 @@ static void start_due(struct kg_http_client *c)
     }
 }
 
-/* When the next pause ends, if that is before `until` and there is room. */
+/* The time at which the next paused request may start, but at most `until`. */
 static double next_start(const struct kg_http_client *c, double until)
 {
     if (c->in_flight >= c->opts.max_in_flight)
@@ -681,7 +681,7 @@ static void collect(struct kg_http_client *c)
     }
 }
 
-/* A callback may submit: what it adds waits for the next round. */
+/* Reports finished requests. The next poll starts what a callback submits. */
 static kg_status tell(struct kg_http_client *c, kg_http_answer_fn done, void *user,
                       struct kg_err *err)
 {

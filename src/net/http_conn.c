@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 enum { EVENTS = 64, ACCEPTS = 64, SWEEP_MS = 200, LINGER_S = 2, KEEP_BYTES = 16 << 10 };
-enum { TLS_HANDSHAKE = 0x16 }; /* the first byte of what a client of https sends */
+enum { TLS_HANDSHAKE = 0x16 }; /* first byte of a TLS ClientHello */
 
 /* ---- a connection's end ---- */
 
-/* The client has left before its answer was complete. */
+/* The client left before its response was complete. */
 static void lose_exchange(struct kg_http_conn *c)
 {
     struct kg_http_exchange *x = c->x;
@@ -57,7 +57,7 @@ static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
         return;
     if (c->x)
         lose_exchange(c);
-    /* closing alone ends no events while a forked child has the descriptor, too */
+    /* if a forked child shares the descriptor, close alone does not end its events */
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     close(c->fd);
     c->phase = KG_HTTP_PHASE_CLOSED;
@@ -67,7 +67,7 @@ static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
         s->conns = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    c->next = s->dead; /* events of this round may still name it */
+    c->next = s->dead; /* events of this round may still point to it */
     s->dead = c;
     count_closed(s);
 }
@@ -83,7 +83,7 @@ static void bury(struct kg_http_server *s)
     }
 }
 
-/* All is said. */
+/* The response is sent: stops sending, then lingers until the client closes. */
 static void conn_finish(struct kg_http_server *s, struct kg_http_conn *c)
 {
     if (c->ended || shutdown(c->fd, SHUT_WR) != 0) {
@@ -147,7 +147,7 @@ static struct kg_http_exchange *exchange_create(struct kg_http_server *s,
     return x;
 }
 
-/* *user: the index of the key that the request has, -1 if it needs none */
+/* Checks the request's key. *user: index of that key, or -1 if none is needed */
 static bool may_enter(int *user, const struct kg_http_server *s,
                       const struct kg_http_head *h)
 {
@@ -165,7 +165,8 @@ static bool may_enter(int *user, const struct kg_http_server *s,
     return *user >= 0;
 }
 
-/* What a page in a browser of this machine asks for in a stranger's name. */
+/* Whether a foreign web page may have made a local browser send this request. Such a page
+ * has another Origin, or another Host if its owner's name resolves to 127.0.0.1. */
 static bool is_foreign(char *why, size_t why_n, const struct kg_http_server *s,
                        const struct kg_http_head *h)
 {
@@ -204,7 +205,7 @@ static void refuse_method(struct kg_http_server *s, struct kg_http_conn *c,
     refuse_with(s, c, 405, why, extra);
 }
 
-/* Whether the request that c->x begins may go on; it has been refused if not. */
+/* Checks the request that c->x begins, and refuses it if it may not continue. */
 static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
 {
     struct kg_http_head *h = &c->x->head;
@@ -246,8 +247,8 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
     return true;
 }
 
-/* The socket has room: nothing else is under way. A client that misses the word goes on
- * after a moment all the same. */
+/* Sends a few bytes past the output buffer. It is empty, so the socket has room. A
+ * failure is harmless: a client continues without "100 Continue" after a moment. */
 static void say(struct kg_http_conn *c, const char *word)
 {
     ssize_t n = send(c->fd, word, strlen(word), MSG_NOSIGNAL);
@@ -274,7 +275,7 @@ static void take_head(struct kg_http_server *s, struct kg_http_conn *c)
         consume(c, 2);
     if (c->in.len == 0)
         return;
-    if (c->in.data[0] == TLS_HANDSHAKE) { /* its client would wait for our half of it */
+    if (c->in.data[0] == TLS_HANDSHAKE) { /* or it waits for a ServerHello */
         refuse(s, c, 400, "expected HTTP, found a TLS handshake: use http://");
         return;
     }
@@ -310,7 +311,7 @@ static void dispatch(struct kg_http_server *s, struct kg_http_conn *c)
     c->x->route->handle(s->opts.user, c->x);
 }
 
-/* The memory that the body has got by now is counted.   returns 0, or 503 and *why */
+/* Counts the memory that the body uses now.   returns 0, or 503 and *why */
 static int hold_body(struct kg_http_exchange *x, const char **why)
 {
     pthread_mutex_lock(&x->s->lock);
@@ -352,8 +353,8 @@ static void take_body(struct kg_http_server *s, struct kg_http_conn *c)
 
 /* ---- sending ---- */
 
-/* Take over what the handler has written.   returns whether the exchange is ended and
- * nothing of it is left */
+/* Takes over the bytes that the handler wrote.   returns whether the exchange has ended
+ * and has nothing left to send */
 static bool pull(struct kg_http_conn *c, bool *broken)
 {
     struct kg_http_exchange *x = c->x;
@@ -373,7 +374,7 @@ static bool pull(struct kg_http_conn *c, bool *broken)
     return complete;
 }
 
-/* returns whether all has been sent; the connection may be closed */
+/* returns whether all is sent; if not, the connection may be closed */
 static bool send_out(struct kg_http_server *s, struct kg_http_conn *c)
 {
     while (c->sent < c->out.len) {
@@ -392,14 +393,14 @@ static bool send_out(struct kg_http_server *s, struct kg_http_conn *c)
     return true;
 }
 
-/* The answer has been sent: on to the next request, or to the end.   returns whether the
- * connection goes on */
+/* The response is sent: prepares for the next request, or closes.   returns whether the
+ * connection stays open */
 static bool end_exchange(struct kg_http_server *s, struct kg_http_conn *c)
 {
     struct kg_http_exchange *x = c->x;
     pthread_mutex_lock(&s->lock);
     bool close_after = x->close_after || s->stopping;
-    bool queued = x->queued; /* then it is freed when its turn comes */
+    bool queued = x->queued; /* if so, run_woken frees it */
     x->conn = NULL;
     pthread_mutex_unlock(&s->lock);
     c->x = NULL;
@@ -420,7 +421,7 @@ static bool end_exchange(struct kg_http_server *s, struct kg_http_conn *c)
     return true;
 }
 
-/* Send what there is.   returns whether an answer is complete and a request may follow */
+/* Sends what is ready.   returns whether the response is sent and another may follow */
 static bool flush(struct kg_http_server *s, struct kg_http_conn *c)
 {
     while (c->phase == KG_HTTP_PHASE_ANSWER) {
@@ -462,7 +463,7 @@ static void watch(struct kg_http_server *s, struct kg_http_conn *c)
     c->events = e.events;
 }
 
-/* Go as far as the bytes that are here allow. */
+/* Processes the bytes received so far. */
 static void work(struct kg_http_server *s, struct kg_http_conn *c)
 {
     do {
@@ -517,8 +518,9 @@ static void on_readable(struct kg_http_server *s, struct kg_http_conn *c)
         work(s, c);
 }
 
-/* The client sends no more: it waits for the answer, or has left. Who has left is told by
- * the reset that any byte brings back. Where none can be sent the answer's will tell. */
+/* The client has shut down its sending side: it waits for the response, or has left. A
+ * client that has left answers any byte with a reset, so a harmless byte is sent. If none
+ * can be sent now, sending the response will show it. */
 static void on_half_close(struct kg_http_conn *c)
 {
     struct kg_http_exchange *x = c->x;
@@ -534,7 +536,7 @@ static void on_half_close(struct kg_http_conn *c)
     if (!c->spoke)
         say_continue(c);
     else if (in_chunks)
-        say(c, "0"); /* stands in front of the next chunk's size */
+        say(c, "0"); /* a leading zero of the next chunk's size */
 }
 
 static void on_event(struct kg_http_server *s, struct kg_http_conn *c, uint32_t events)
@@ -586,13 +588,13 @@ static bool has_room(struct kg_http_server *s)
     return room;
 }
 
-/* No room: the client is told, as far as it listens before it speaks. */
+/* Refuses a client beyond max_connections without reading its request. */
 static void turn_away(struct kg_http_server *s, int fd)
 {
     struct kg_str text = {0};
     struct kg_err err;
     if (kg_http_refusal(&text, s, 503, "too many connections", "", &err) == KG_OK) {
-        /* a fresh socket has room for all of it; if not, closing says enough */
+        /* a new socket's buffer has room for it; on failure the close must do */
         ssize_t n = send(fd, text.data, text.len, MSG_NOSIGNAL);
         (void)n;
     }
@@ -624,7 +626,7 @@ static void conn_open(struct kg_http_server *s, int fd)
         s->conns->prev = c;
     s->conns = c;
     e.data.ptr = c;
-    /* small pieces of a stream leave at once; best effort */
+    /* send small pieces of a stream at once; a failure is harmless */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0)
@@ -695,7 +697,7 @@ static void sweep(struct kg_http_server *s)
 
 /* ---- the thread ---- */
 
-/* Nobody comes in any more; who has no request under way is let go. */
+/* Stops accepting, and closes connections that have no request in progress. */
 static void stop_taking(struct kg_http_server *s)
 {
     if (s->listener >= 0) {
@@ -723,7 +725,7 @@ static void one_round(struct kg_http_server *s)
         else if (mark != &s->waker)
             on_event(s, mark, events[i].events);
         else if (read(s->waker, &count, sizeof count) < 0)
-            continue; /* nothing to take: it was taken */
+            continue; /* the counter is already 0 */
     }
     run_woken(s);
     sweep(s);

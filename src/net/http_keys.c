@@ -32,7 +32,7 @@ static bool is_name(const char *name)
            n == strspn(name, LETTERS "0123456789-_");
 }
 
-/* A visible character each: what a header can carry. */
+/* Only visible ASCII characters: a header can carry them. */
 static bool is_key(const char *key)
 {
     const size_t n = strlen(key);
@@ -42,7 +42,7 @@ static bool is_key(const char *key)
     return n >= KG_HTTP_LEAST_KEY_BYTES;
 }
 
-/* The next word of a line, which it cuts off.   returns "" at the end */
+/* Cuts the next word off the line.   returns "" at the end */
 static char *next_word(char **line)
 {
     char *word = *line + strspn(*line, " \t\r");
@@ -87,7 +87,7 @@ kg_status kg_http_keys_read(struct kg_http_keys *keys, const char *path,
     *keys = (struct kg_http_keys){.n = 0};
     KG_TRY(kg_file_read_secret(&keys->text, path, MAX_FILE_BYTES, err));
     char *line = keys->text.data;
-    if (strlen(kg_str_text(&keys->text)) != keys->text.len) /* users after it are lost */
+    if (strlen(kg_str_text(&keys->text)) != keys->text.len) /* a NUL hides users */
         return kg_fail(err, KG_EFORMAT, "%s: expected lines of text, found a NUL", path);
     for (int number = 1; line; number++) {
         char *end = strchr(line, '\n');

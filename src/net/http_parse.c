@@ -17,8 +17,8 @@ static int refuse(const char **why, int status, const char *reason)
 
 /* ---- the head ---- */
 
-/* A line feed that is followed by another, with or without a carriage return: a head that
- * is not as it should be ends here too, and is refused when it is parsed. */
+/* The head ends at a line feed that another follows, with or without a carriage return
+ * between. A malformed head ends there too; kg_http_head_parse refuses it. */
 size_t kg_http_head_length(const char *data, size_t n, size_t *seen)
 {
     for (size_t i = *seen; i < n; i++) {
@@ -59,7 +59,8 @@ static bool is_field_text(const char *text)
     return true;
 }
 
-/* The line at *at, NUL-terminated in place of its CR LF; NULL when it ends otherwise. */
+/* Cuts off the next line, and replaces its CR LF by a NUL.   returns NULL if it ends
+ * otherwise */
 static char *next_line(char **at, char *end)
 {
     char *line = *at;
@@ -108,8 +109,8 @@ static size_t scheme_length(const char *target)
     return 0;
 }
 
-/* "http://host:port/path", the form for proxies: cut the host off, which moves by a byte
- * to have room for its end.   returns the rest, or NULL */
+/* "http://host:port/path", the form for proxies: moves the host down by one byte to make
+ * room for its NUL.   returns the rest, or NULL */
 static char *cut_host(struct kg_http_head *h, char *target, size_t scheme_n)
 {
     char *host = target + scheme_n - 1;
@@ -186,7 +187,7 @@ static int parse_field(struct kg_http_head *h, char *line, const char **why)
     return 0;
 }
 
-/* One element of a comma list, without case. */
+/* Whether a comma-separated list contains the word, in any case. */
 static bool list_has(const char *list, const char *word)
 {
     size_t n = strlen(word);
@@ -231,7 +232,7 @@ static int take_known(struct kg_http_head *h, struct known_fields *known,
             return refuse(why, 501, "Transfer-Encoding: expected chunked");
     } else if (strcasecmp(f->name, "host") == 0) {
         known->hosts++;
-        h->host = h->host ? h->host : f->value; /* the target's is stronger */
+        h->host = h->host ? h->host : f->value; /* the target's host has precedence */
     } else if (strcasecmp(f->name, "connection") == 0) {
         if (list_has(f->value, "close"))
             h->keep_alive = false;
@@ -303,7 +304,7 @@ static int feed_size(struct kg_http_chunks *c, char byte, const char **why)
     return 0;
 }
 
-/* One byte that must be `expected` leads on. */
+/* Requires the byte `expected`, then enters the state `next`. */
 static int feed_fixed(struct kg_http_chunks *c, char byte, char expected,
                       enum kg_http_chunk_state next, const char **why)
 {
@@ -384,17 +385,17 @@ int kg_http_chunks_feed(struct kg_http_chunks *c, struct kg_str *body, size_t ma
     return status;
 }
 
-/* Which names mean this machine.
+/* Which host names mean this machine.
  *
- * The list is of what is local, and it is short: localhost with all below it, and the
- * addresses that lead back. Any other name, though it may resolve to 127.0.0.1, belongs
- * to somebody who decides where it leads, so nothing is looked up here. A name is
- * compared without its port, its brackets and its case; what is none is never local.
+ * Only localhost, names that end in .localhost and loopback addresses do. Any other name
+ * may resolve to 127.0.0.1, but its owner decides where it leads, so names are never
+ * resolved here. Names are compared without port, brackets and case. A malformed name is
+ * never local.
  */
 
 enum { MAX_HOST = 255 };
 
-/* The host without its port and brackets.   returns false when it is none */
+/* Copies the host without its port and brackets.   returns false if it is malformed */
 static bool bare(char name[MAX_HOST + 1], const char *host)
 {
     const char *end = host[0] == '[' ? strchr(host, ']') : host + strcspn(host, ":");

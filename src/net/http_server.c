@@ -30,7 +30,7 @@
 
 enum { SPARE_DESCRIPTORS = 64 };
 
-/* ---- what an answer looks like ---- */
+/* ---- heads of responses ---- */
 
 static const struct phrase {
     int status;
@@ -168,9 +168,10 @@ const struct kg_http_route *kg_http_route_find(const struct kg_http_server *s,
     return NULL;
 }
 
-/* ---- what is held ---- */
+/* ---- memory held by exchanges ---- */
 
-/* Small ones pass when large ones have taken all: who holds much keeps nobody out. */
+/* Small exchanges pass even when large ones have used up the limit, so that a few clients
+ * with large bodies cannot lock out all others. */
 bool kg_http_hold(struct kg_http_exchange *x, size_t *held, size_t n)
 {
     struct kg_http_server *s = x->s;
@@ -232,12 +233,12 @@ void kg_http_exchange_free(struct kg_http_exchange *x)
 static void wake(struct kg_http_server *s)
 {
     uint64_t one = 1;
-    /* it fails when the counter is full: then the thread is woken anyway */
+    /* it fails only if the counter is full, and then the thread is awake anyway */
     ssize_t n = write(s->waker, &one, sizeof one);
     (void)n;
 }
 
-/* Under the lock: x has something for the server's thread. */
+/* Called under the lock: queues x for the server's thread. */
 static void push_woken(struct kg_http_exchange *x)
 {
     struct kg_http_server *s = x->s;
@@ -255,7 +256,7 @@ static void push_woken(struct kg_http_exchange *x)
         wake(s);
 }
 
-/* Leaves the lock; x is not the caller's any more, nor needs it its body. */
+/* Ends x, frees its body and releases the lock. The caller may not use x again. */
 static void end_and_unlock(struct kg_http_exchange *x)
 {
     struct kg_http_server *s = x->s;
@@ -269,7 +270,7 @@ static void end_and_unlock(struct kg_http_exchange *x)
         kg_http_exchange_free(x);
 }
 
-/* The options that an answer to x begins with. */
+/* The head with which a response to x starts. */
 static struct answer answer_to(struct kg_http_exchange *x, int status, const char *type)
 {
     struct kg_http_server *s = x->s;
@@ -279,9 +280,9 @@ static struct answer answer_to(struct kg_http_exchange *x, int status, const cha
     return (struct answer){status, type, -1, false, x->close_after, ""};
 }
 
-/* Under the lock: the first bytes of the answer. What stands in out is empty room that
- * the server's thread has left there. Who has left sees no error.   returns false when
- * there is no room for it */
+/* Called under the lock: makes `text` the start of the response. x->out holds only the
+ * empty buffer that the server's thread left. No error is counted if the client has left.
+ * returns false if the memory limit allows no more */
 static bool take_text(struct kg_http_exchange *x, const struct kg_str *text, int status)
 {
     kg_http_let_go(x, &x->out_held, x->reserved);
@@ -318,7 +319,7 @@ static bool reply(struct kg_http_exchange *x, int http_status, const char *conte
 
 bool kg_http_reserve(struct kg_http_exchange *x, size_t n)
 {
-    enum { HEAD_BYTES = 512 }; /* at most, in front of it */
+    enum { HEAD_BYTES = 512 }; /* upper bound of the head */
     pthread_mutex_lock(&x->s->lock);
     bool held = kg_http_hold(x, &x->out_held, n + HEAD_BYTES);
     x->reserved += held ? n + HEAD_BYTES : 0;
@@ -329,7 +330,7 @@ bool kg_http_reserve(struct kg_http_exchange *x, size_t n)
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n)
 {
-    if (!reply(x, http_status, content_type, body, n)) /* an error is small */
+    if (!reply(x, http_status, content_type, body, n)) /* an error always fits */
         kg_http_reply_error(
             x, 503,
             "unread responses take all the memory reserved for them: try again later");
@@ -370,7 +371,7 @@ void kg_http_stream_begin(struct kg_http_exchange *x, int http_status,
         kg_str_release(&text);
 }
 
-/* Under the lock. */
+/* Called under the lock. */
 static kg_status put_piece(struct kg_http_exchange *x, const char *data, size_t n,
                            struct kg_err *err)
 {
@@ -473,7 +474,7 @@ static kg_status take_opts(struct kg_http_server *s,
     return s->key.key ? KG_OK : err->code;
 }
 
-/* The soft limit of open files is raised as far as the connections need it. */
+/* Raises the soft limit of open files to what the connections need. */
 static kg_status need_descriptors(int connections, struct kg_err *err)
 {
     struct rlimit limit;
@@ -538,7 +539,7 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
     if (getsockname(s->listener, (struct sockaddr *)&bound, &n) != 0)
         return kg_fail(err, KG_EIO, "cannot read the port that was opened: %s",
                        strerror(errno));
-    /* the port stands at the same place in both kinds of address */
+    /* the port is at the same offset in IPv4 and IPv6 addresses */
     s->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
     s->local = is_loopback(&bound);
     if (!s->local && s->opts.allow_hosts)
@@ -573,7 +574,7 @@ static kg_status open_all(struct kg_http_server *s, struct kg_err *err)
     return kg_mem_new(&s->buffer, KG_HTTP_READ_BYTES, 1, "read buffer", err);
 }
 
-/* Signals are for the program's other threads. */
+/* Blocks all signals in the server's thread: other threads handle them. */
 static kg_status start_thread(struct kg_http_server *s, struct kg_err *err)
 {
     sigset_t all;
@@ -601,7 +602,7 @@ kg_status kg_http_server_start(struct kg_http_server **out,
     kg_status status = take_opts(s, opts, err);
     if (status == KG_OK)
         status = open_all(s, err);
-    *out = s; /* before a handler may run */
+    *out = s; /* set before a handler can run */
     if (status == KG_OK)
         status = start_thread(s, err);
     if (status == KG_OK)
@@ -620,8 +621,8 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Under the lock: of what the thread has not fetched any more, the exchanges that are
- * ended; the others have an owner who will end them. */
+/* Called under the lock: takes the ended exchanges that the thread has not fetched.
+ * Exchanges that have not ended are freed when their owners end them. */
 static struct kg_http_exchange *take_ended(struct kg_http_server *s)
 {
     struct kg_http_exchange *ended = NULL;
@@ -653,7 +654,7 @@ void kg_http_server_stop(struct kg_http_server *s, int drain_ms)
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     pthread_mutex_lock(&s->lock);
-    s->stats.exchanges++; /* ours, so that the server outlives this function */
+    s->stats.exchanges++; /* for this function, so that the server outlives it */
     s->ended = true;
     struct kg_http_exchange *x = take_ended(s);
     pthread_mutex_unlock(&s->lock);

@@ -25,7 +25,7 @@ enum {
 
 /* ---- the site ---- */
 
-/* A password may stand before an @, a key after a ?: neither is said. */
+/* Shows no URL with '@' (maybe a password), and nothing after '?' (maybe a key). */
 static kg_status refuse_endpoint(const char *url, struct kg_err *err)
 {
     static const char expected[] =
@@ -53,7 +53,7 @@ static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
     return KG_OK;
 }
 
-/* HF_TOKEN_PATH, or token in the folder of HF_HOME, if it is there. */
+/* Reads HF_TOKEN_PATH, or HF_HOME/token. A missing file is no error. */
 static kg_status read_token_file(struct kg_str *token, struct kg_err *err)
 {
     const char *given = kg_hub_variable("HF_TOKEN_PATH");
@@ -93,7 +93,7 @@ static kg_status read_token(struct kg_str *token, struct kg_err *err)
     return KG_OK;
 }
 
-/* Either variable, with one of the words that HuggingFace's libraries take for yes. */
+/* The first variable that is set decides, as in HuggingFace's libraries. */
 static kg_status check_online(struct kg_err *err)
 {
     static const char *const names[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
@@ -163,7 +163,7 @@ static bool is_html(const struct kg_http_answer *a)
            a->body[strspn(a->body, " \r\n\t")] == '<';
 }
 
-/* What the hub says of it: a field of the header, the "error" of a body, or nothing. */
+/* Copies the hub's reason: X-Error-Message, or "error" of the body, or a default text. */
 static void put_words(char *out, size_t size, const struct kg_http_answer *a)
 {
     const char *said = kg_http_answer_header(a, "X-Error-Message");
@@ -189,7 +189,7 @@ static bool is_code(const struct kg_http_answer *a, const char *code)
     return found && strcmp(found, code) == 0;
 }
 
-/* Who asks may not have it, or did not say who asks. */
+/* A 401 or 403: the account has no access, or there is no such public repository. */
 static kg_status explain_refusal(const struct kg_hub_site *site,
                                  const struct kg_hub_name *name, const char *what,
                                  const struct kg_http_answer *a, struct kg_err *err)
@@ -342,7 +342,7 @@ void kg_hub_list_release(struct kg_hub_list *list)
     memset(list, 0, sizeof *list);
 }
 
-/* ---- asking for it ---- */
+/* ---- requesting the list ---- */
 
 struct asking {
     struct kg_hub_list *list;
@@ -362,7 +362,7 @@ static kg_status ask(struct asking *q, struct kg_err *err)
     return kg_http_client_ask(q->client, &a, err);
 }
 
-/* A repository that was renamed is a redirection. */
+/* The hub redirects the old name of a renamed repository. */
 static kg_status follow(struct asking *q, const struct kg_http_answer *a,
                         struct kg_err *err)
 {
@@ -439,7 +439,7 @@ static bool ends_in(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* consolidated*.safetensors hold the weights once more, under other names. */
+/* consolidated*.safetensors are a second copy of the weights, with other tensor names. */
 static bool is_weights(const char *path)
 {
     return !strchr(path, '/') && ends_in(path, ".safetensors") &&

@@ -19,7 +19,7 @@ enum {
     STALL_S = 30,
     BACKOFF_MS = 500,
     MAX_REDIRECTS = 5,
-    MAX_CUTS = 50, /* of one stream, each after some bytes */
+    MAX_CUTS = 50, /* interruptions of a stream, each after some bytes */
     HASH_BYTES = 4 << 20,
     POLL_MS = 200,
     PROGRESS_MS = 10000,
@@ -28,12 +28,12 @@ enum {
 struct stream {
     const struct kg_hub_file *file; /* borrowed */
     bool done;
-    bool left_over; /* an earlier pull left some of it */
-    uint64_t at;    /* bytes that are there */
-    uint64_t asked; /* at, when the rest was requested */
+    bool left_over; /* an earlier pull left a part file */
+    uint64_t at;    /* bytes in the part file */
+    uint64_t asked; /* `at` when the rest was requested */
     struct kg_digest digest;
     struct kg_file_writer writer; /* of the part file, while it is fetched */
-    struct kg_str url;            /* owned: of the request */
+    struct kg_str url;            /* owned: of the current request */
     int redirects, cuts;
 };
 
@@ -44,9 +44,9 @@ struct fetch {
     struct kg_http_client *client;
     struct stream *streams; /* (n) owned; each digest once */
     size_t n, done;
-    size_t next; /* to start */
+    size_t next; /* index of the next stream to start */
     uint64_t bytes, there, fetched;
-    struct kg_err why; /* of a callback: the client knows only that it failed */
+    struct kg_err why; /* error of a callback: the client reports only that it failed */
     bool failed;
 };
 
@@ -57,9 +57,9 @@ static kg_status stopped(const struct fetch *f, struct kg_err *err)
                    f->opts->name.id, (double)f->there / 1e9, (double)f->bytes / 1e9);
 }
 
-/* ---- what is there ---- */
+/* ---- files already in the cache ---- */
 
-/* The blob, or what stands beside it until it is whole. */
+/* The complete file; part_path is the file until then. */
 static struct kg_path blob_path(const struct fetch *f, const struct stream *s)
 {
     return kg_path_in(f->dir, s->file->digest);
@@ -78,13 +78,13 @@ static void begin_digest(struct stream *s)
     char head[40];
 
     kg_digest_begin(&s->digest, s->file->kind);
-    if (s->file->kind == KG_SHA1) { /* git's: with a line in front, and its NUL */
+    if (s->file->kind == KG_SHA1) { /* git hashes "blob LENGTH" and a NUL first */
         snprintf(head, sizeof head, "blob %" PRIu64, s->file->bytes);
         kg_digest_put(&s->digest, head, strlen(head) + 1);
     }
 }
 
-/* The digest of what an earlier pull left. */
+/* Hashes the part file of an earlier pull, so that the stream can continue it. */
 static kg_status digest_left_over(struct fetch *f, struct stream *s, struct kg_err *err)
 {
     kg_status status = KG_OK;
@@ -134,7 +134,7 @@ static int by_digest(const void *a, const void *b)
     return strcmp(x->file->digest, y->file->digest);
 }
 
-/* One for each digest of the files to fetch. */
+/* Makes one stream per digest: files with equal contents share one blob. */
 static kg_status make_streams(struct fetch *f, const struct kg_hub_list *list,
                               struct kg_err *err)
 {
@@ -168,9 +168,9 @@ static kg_status check_room(const struct fetch *f, struct kg_err *err)
                    f->dir, (double)needed / 1e9, (double)room / 1e9);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
-/* For the rest of the file, at the address of the stream. */
+/* Requests the rest of the file at s->url. */
 static kg_status ask(struct fetch *f, struct stream *s, struct kg_err *err)
 {
     const char *url = kg_str_text(&s->url);
@@ -195,7 +195,7 @@ static kg_status ask_hub(struct fetch *f, struct stream *s, struct kg_err *err)
     return ask(f, s, err);
 }
 
-/* The stream as if nothing of it were there. */
+/* Discards the bytes that the stream has. */
 static kg_status begin_again(struct fetch *f, struct stream *s, struct kg_err *err)
 {
     f->there -= s->at;
@@ -205,8 +205,8 @@ static kg_status begin_again(struct fetch *f, struct stream *s, struct kg_err *e
     return kg_file_writer_append(&s->writer, part_path(f, s).text, 0, err);
 }
 
-/* A file that turned out to be another is useless. If some of it was left by an earlier
- * pull, the machine may have stopped before all of that was on the disk: once more. */
+/* If an earlier pull left a part file, a crash may have lost bytes of it, so the whole
+ * file is fetched once more. */
 static kg_status refuse_digest(struct fetch *f, struct stream *s, const char *found,
                                struct kg_err *err)
 {
@@ -255,7 +255,7 @@ static kg_status start_streams(struct fetch *f, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- what comes ---- */
+/* ---- data of a response ---- */
 
 /* "bytes FIRST-LAST/ALL", ALL may be "*". */
 static kg_status check_range(const struct stream *s, const char *range,
@@ -281,7 +281,7 @@ static kg_status check_range(const struct stream *s, const char *range,
     return KG_OK;
 }
 
-/* The whole file, also where the rest of it was requested. */
+/* Status 200 brings the whole file, even if a range was requested. */
 static kg_status check_whole(struct fetch *f, struct stream *s, const char *length,
                              struct kg_err *err)
 {
@@ -316,7 +316,7 @@ static kg_status put_piece(struct fetch *f, struct stream *s, const char *data, 
     return KG_OK;
 }
 
-/* Keeps a refusal of ours for the line that ends the pull. */
+/* Keeps the error of a callback for take_answer. */
 static kg_status keep_why(struct fetch *f, kg_status status, const struct kg_err *err)
 {
     if (status != KG_OK)
@@ -340,7 +340,7 @@ static kg_status take_piece(void *user, uint64_t ticket, const char *data, size_
     return keep_why(f, put_piece(f, &f->streams[ticket], data, n, err), err);
 }
 
-/* ---- what has come ---- */
+/* ---- end of a response ---- */
 
 static kg_status go_on(struct fetch *f, struct stream *s, const struct kg_http_answer *a,
                        struct kg_err *err)
@@ -392,7 +392,7 @@ static kg_status take_answer(void *user, const struct kg_http_answer *a,
     return s->at == s->file->bytes ? finish(f, s, err) : go_on(f, s, a, err);
 }
 
-/* ---- the whole ---- */
+/* ---- all files ---- */
 
 static kg_status fetch_all(struct fetch *f, struct kg_err *err)
 {
@@ -425,7 +425,7 @@ static kg_status open_client(struct fetch *f, struct kg_err *err)
     return kg_http_client_open(&f->client, &how, err);
 }
 
-/* What has come of a file that is not whole stays. */
+/* Flushes incomplete part files: the next pull continues them. */
 static void release(struct fetch *f)
 {
     struct kg_err why;

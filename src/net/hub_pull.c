@@ -10,7 +10,7 @@
 
 /* ---- the snapshot ---- */
 
-/* The folder of a path, which is made. */
+/* Makes the folder that contains `path`. */
 static kg_status make_folder_of(const char *path, struct kg_err *err)
 {
     struct kg_path folder;
@@ -61,10 +61,10 @@ static kg_status make_snapshot(struct kg_hub_pulled *out, const struct kg_hub_li
     return kg_file_write_atomic(path.text, list->commit, strlen(list->commit), err);
 }
 
-/* ---- the whole ---- */
+/* ---- the pull ---- */
 
-/* One process at a time fills the folder of a repository: .locks/NAME/kedge.lock, beside
- * the locks of others. */
+/* Only one process at a time fills a repository's folder: .locks/NAME/kedge.lock, next to
+ * the locks of HuggingFace's libraries. */
 static kg_status lock(struct kg_file_lock *l, const char *folder, struct kg_err *err)
 {
     struct kg_path root, path;
@@ -76,7 +76,7 @@ static kg_status lock(struct kg_file_lock *l, const char *folder, struct kg_err 
     return kg_file_lock_take(l, path.text, err);
 }
 
-/* A branch or a tag may be any commit, a commit is itself. */
+/* A revision that is a commit must be the list's; a branch or tag may be any commit. */
 static kg_status check_commit(const struct kg_hub_list *list,
                               const struct kg_hub_name *name, struct kg_err *err)
 {
