@@ -53,7 +53,7 @@ static unsigned long long byte_of(const struct cursor *c)
     return (unsigned long long)(c->at - c->begin);
 }
 
-/* n bytes, which what is made of. */
+/* Takes n bytes.   what: what they hold, for the message */
 static kg_status take(struct cursor *c, const unsigned char **out, uint64_t n,
                       const char *what)
 {
@@ -77,7 +77,8 @@ static kg_status take_number(struct cursor *c, uint64_t *out, int bytes, const c
     return KG_OK;
 }
 
-/* A count of things of at least min_bytes each. */
+/* Takes a count of items of at least min_bytes each, and checks it against the bytes
+ * left. */
 static kg_status take_count(struct cursor *c, uint64_t *out, uint64_t min_bytes,
                             const char *what)
 {
@@ -93,7 +94,7 @@ static kg_status take_count(struct cursor *c, uint64_t *out, uint64_t min_bytes,
     return KG_OK;
 }
 
-/* A key or a name, of printable ASCII, since messages show it. */
+/* Takes a key or a name. It must be printable ASCII, because messages show it. */
 static kg_status take_name(struct cursor *c, char to[KG_GGUF_NAME + 1], const char *what)
 {
     const unsigned long long at = byte_of(c);
@@ -213,7 +214,7 @@ static kg_status take_shape(struct cursor *c, struct kg_gguf_tensor *t)
     return KG_OK;
 }
 
-/* Bytes by type and shape. */
+/* Sets t->bytes from type and shape. */
 static kg_status size_tensor(struct cursor *c, struct kg_gguf_tensor *t)
 {
     const int64_t inner = t->shape[t->n_dims - 1];
@@ -233,7 +234,7 @@ static kg_status size_tensor(struct cursor *c, struct kg_gguf_tensor *t)
                    (long long)inner);
 }
 
-/* offset: where its data begins, counted from the beginning of all data */
+/* offset: the tensor's data must begin here, counted from the start of all data */
 static kg_status take_tensor(struct cursor *c, struct kg_gguf_tensor *t, uint64_t offset)
 {
     uint64_t type, found;
@@ -268,7 +269,7 @@ static kg_status read_alignment(const struct cursor *c, const struct kg_gguf_val
                    c->where, MAX_ALIGNMENT, (long long)x);
 }
 
-/* The table, and where each tensor's data is after it. */
+/* Reads the table of tensors, then finds the data of each, which follows the table. */
 static kg_status take_tensors(struct cursor *c, struct kg_gguf_tensor *tensors, size_t n,
                               uint64_t alignment)
 {
@@ -340,7 +341,7 @@ static kg_status read_tables(struct kg_gguf *g, struct cursor *c,
     return KG_OK;
 }
 
-/* Of split files each has a table of its own tensors, and says which one it is. */
+/* Each file of a split set has the table of its own tensors, and its number. */
 static kg_status check_part(const struct cursor *c, const struct kg_gguf_value *values,
                             size_t n, int64_t part)
 {
@@ -354,7 +355,7 @@ static kg_status check_part(const struct cursor *c, const struct kg_gguf_value *
                    part == 0 ? ": name the set by its first file" : "");
 }
 
-/* The part-th file of the set, whose bytes are these. */
+/* Reads the newest file of the set, which has these n bytes. */
 static kg_status add_part(struct kg_gguf *g, const void *bytes, uint64_t n,
                           struct kg_err *err)
 {
@@ -390,7 +391,7 @@ static kg_status add_file(struct kg_gguf *g, const char *path, struct kg_err *er
 
 /* ---- the set ---- */
 
-/* NAME-00001-of-00003.gguf with another number in it. */
+/* The name of the first file, NAME-00001-of-00003.gguf, with the number of `part`. */
 static kg_status part_path(struct kg_path *to, const char *first, int64_t part, int64_t n,
                            struct kg_err *err)
 {
@@ -468,7 +469,7 @@ void kg_gguf_close(struct kg_gguf *g)
     *g = (struct kg_gguf){0};
 }
 
-/* ---- looking ---- */
+/* ---- lookup ---- */
 
 const struct kg_gguf_value *kg_gguf_get(const struct kg_gguf *g, const char *key)
 {

@@ -14,7 +14,7 @@
 
 #define WINDOWED "phi3 gemma2 gemma3"
 #define GEMMA    "gemma2 gemma3"
-/* weights of a token's experts sum to 1, or not */
+/* architectures whose config.json has norm_topk_prob */
 #define NORMALISING "qwen2moe qwen3moe olmoe"
 
 /* ---- architectures ---- */
@@ -184,7 +184,7 @@ static kg_status put_true(const struct maker *m, const char *field, bool truth)
     return kg_str_puts(m->out, truth ? "true" : "false", m->err);
 }
 
-/* A list of one number for each layer, all of them the same, is that number. */
+/* A list with one number per layer becomes a single number if all are equal. */
 static const struct kg_gguf_value *same_items(const struct kg_gguf_value *v,
                                               struct kg_gguf_value *one)
 {
@@ -198,8 +198,8 @@ static const struct kg_gguf_value *same_items(const struct kg_gguf_value *v,
     return walk.i > 0 ? one : v;
 }
 
-/* Whether a key says what is told elsewhere, or what is always so here. Another value is
- * a field of the key's name, which is refused. */
+/* Whether the key needs no field: something else gives its value, or it is the only one
+ * supported. Otherwise a field of that name is written, which is refused. */
 static bool is_told(const struct maker *m, const char *key, const struct kg_gguf_value *v)
 {
     const int64_t head = kg_gguf_head_dim(m->g, m->arch);
@@ -249,7 +249,7 @@ static kg_status put_one(const struct maker *m, const char *key,
 
 /* ---- rope ---- */
 
-/* Values of a small fp32 tensor, at most max; 0 if there is none. */
+/* Reads a small fp32 tensor.   returns its number of values; 0 if none or above max */
 static int64_t read_floats(const struct maker *m, const char *name, float *out,
                            int64_t max)
 {
@@ -265,7 +265,7 @@ static int64_t read_floats(const struct maker *m, const char *name, float *out,
 
 enum { MAX_PAIRS = 1024, LLAMA3_POSITIONS = 8192 };
 
-/* What Llama 3's scaling by `factor`, from 8,192 positions on, divides pair i by. */
+/* The divisor of pair i in Llama 3's scaling by `factor` from 8,192 positions on. */
 static double llama3_factor(double theta, double factor, int64_t i, int64_t pairs)
 {
     const double wavelength = 2 * M_PI * pow(theta, (double)i / (double)pairs);
@@ -276,8 +276,8 @@ static double llama3_factor(double theta, double factor, int64_t i, int64_t pair
     return smooth <= 0 ? factor : 1 / ((1 - smooth) / factor + smooth);
 }
 
-/* rope_freqs.weight holds what frequencies are divided by. Of the scalings that
- * transformers has, those of Llama 3.1 and later make it; the largest is their factor. */
+/* rope_freqs.weight holds divisors of frequencies. config.json can express only those of
+ * Llama 3's scaling, whose factor is the last divisor. */
 static kg_status put_divided(const struct maker *m)
 {
     float x[MAX_PAIRS];
@@ -319,14 +319,14 @@ static kg_status put_list(const struct maker *m, const char *before, const char 
 #define POSITIONS "max_position_embeddings"
 #define ORIGINAL  "original_max_position_embeddings"
 
-/* longrope's factor of cos and sin, where config.json has none. */
+/* Default of longrope's factor for cos and sin. */
 double kg_gguf_usual_attention(double positions, double original)
 {
     return positions <= original ? 1
                                  : sqrt(1 + log(positions / original) / log(original));
 }
 
-/* Phi-3's: a factor for each pair, and one for cos and sin. */
+/* Phi-3's scaling: a factor for each pair, and one for cos and sin. */
 static kg_status put_longrope(const struct maker *m)
 {
     const struct kg_gguf_value *attention = of(m, "rope.scaling.attn_factor");
@@ -370,7 +370,7 @@ static kg_status put_rope(const struct maker *m)
     const bool tensors = kg_gguf_find(m->g, "rope_factors_long.weight") ||
                          kg_gguf_find(m->g, "rope_freqs.weight");
     if (tensors && scaled && !kg_gguf_is(type, "longrope")) {
-        /* two scalings, which config.json cannot say: a field that is refused */
+        /* config.json cannot express two scalings: write a field that is refused */
         KG_TRY(put_key(m, "rope.scaling.type"));
         KG_TRY(kg_str_puts(m->out, "\"beside tensors of rope factors\"", m->err));
     }
@@ -392,7 +392,7 @@ static kg_status put_rope(const struct maker *m)
     return kg_str_putc(m->out, '}', m->err);
 }
 
-/* ---- what tensors and the architecture say ---- */
+/* ---- fields from tensors and the architecture ---- */
 
 static bool has(const struct maker *m, const char *tensor)
 {
@@ -410,8 +410,8 @@ static kg_status put_biases(const struct maker *m)
     return has(m, "blk.0.ffn_up.bias") ? put_true(m, "mlp_bias", true) : KG_OK;
 }
 
-/* Gemma's scores are by 1/sqrt of this: a head's values, or in the largest of each
- * family, known by its layers, the width by the heads. */
+/* Gemma divides scores by the square root of this: the head size or, in the largest model
+ * of each family (known by its layers), the width divided by the heads. */
 static kg_status put_query_scalar(const struct maker *m)
 {
     const int64_t layers = kg_gguf_int(of(m, "block_count"), 0);
@@ -426,7 +426,7 @@ static kg_status put_query_scalar(const struct maker *m)
                        : kg_gguf_head_dim(m->g, m->arch));
 }
 
-/* Whether weights of a token's experts sum to 1. */
+/* norm_topk_prob: whether the weights of a token's experts are scaled to sum to 1. */
 static kg_status put_normalised(const struct maker *m)
 {
     if (!kg_gguf_names(NORMALISING, m->arch->name))
@@ -436,7 +436,7 @@ static kg_status put_normalised(const struct maker *m)
                                  strcmp(m->arch->name, "qwen3moe") == 0));
 }
 
-/* Ids of the vocabulary: end of text, of turn, of message. */
+/* Ids of the tokens that end a text, a turn or a message. */
 static kg_status put_ends(const struct maker *m)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id",
@@ -498,7 +498,7 @@ kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g, struct kg_
     return kg_str_puts(out, "\n}\n", err);
 }
 
-/* ---- the other way ---- */
+/* ---- from config.json to GGUF ---- */
 
 kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_type,
                           struct kg_err *err)

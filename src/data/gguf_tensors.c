@@ -13,9 +13,9 @@
 #define SHARED "mlp.shared_expert"
 
 static const struct {
-    const char *name;  /* "blk.N.NAME.weight", or of the whole model */
-    const char *here;  /* "model.layers.N.HERE.weight"; %d: each expert's */
-    const char *archs; /* of GGUF; NULL: all */
+    const char *name;  /* "blk.N.NAME.weight" or "NAME.weight" in GGUF */
+    const char *here;  /* "model.layers.N.HERE.weight"; %d: number of the expert */
+    const char *archs; /* GGUF architectures; NULL: all */
 } NAMES[] = {
     {"token_embd", "model.embed_tokens", NULL},
     {"output_norm", "model.norm", NULL},
@@ -50,12 +50,12 @@ static const struct {
     {"ffn_down_shexp", SHARED ".down_proj", NULL},
 };
 
-/* What config.json says from them. */
+/* Tensors that config.json holds as fields. */
 const char *const kg_gguf_rope_names[3] = {
     "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
 
 struct parts {
-    long layer; /* -1: of the whole model */
+    long layer; /* -1: a tensor outside the layers */
     char name[KG_GGUF_NAME + 1];
     const char *end; /* ".weight", borrowed from the tensor's name; "": none */
 };
@@ -74,7 +74,7 @@ static void split_name(struct parts *p, const char *name)
     snprintf(p->name, sizeof p->name, "%.*s", (int)(p->end - name), name);
 }
 
-/* NULL: no row has it */
+/* returns NULL if no row has the name */
 static const char *name_here(const char *name, const struct kg_gguf_arch *arch)
 {
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
@@ -108,7 +108,7 @@ static kg_status put(const struct adder *a, struct kg_st_tensor *t, const struct
     return kg_st_add(a->set, t, a->err);
 }
 
-/* Each expert of a layer has so much of a tensor of three dimensions. */
+/* Splits a tensor of three dimensions into one matrix per expert. */
 static kg_status put_experts(const struct adder *a, struct kg_st_tensor t,
                              const struct parts *p, const char *here)
 {
@@ -169,7 +169,7 @@ static kg_status add(const struct adder *a, const struct kg_gguf_tensor *from,
     return here ? put(a, &t, &p, here, 0) : kg_st_add(a->set, &t, a->err);
 }
 
-/* Tensors come file by file. */
+/* One pass suffices, because g->tensors is in the order of the files. */
 static kg_status add_all(struct adder *a, struct kg_gguf *g)
 {
     size_t i = 0;
@@ -204,9 +204,9 @@ out:
     return status;
 }
 
-/* ---- the other way ---- */
+/* ---- from transformers to GGUF ---- */
 
-/* Whether a tensor of a layer, "mlp.experts.7.up_proj", belongs to a row. */
+/* Whether a row names this tensor of a layer, such as "mlp.experts.7.up_proj". */
 static bool is_row(const char *here, const char *name, size_t n)
 {
     const char *each = strstr(here, "%d");

@@ -13,7 +13,7 @@
 
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER = 4, UNUSED = 5, BYTE = 6 };
 
-/* ---- what both have ---- */
+/* ---- tokens ---- */
 
 static kg_status refuse(const struct kg_gguf *g, const char *key, const char *expected,
                         struct kg_err *err)
@@ -42,7 +42,7 @@ static kg_status need_model(const struct kg_gguf *g, const char *model,
                    g->files[0].path, model);
 }
 
-/* Tokens with their types, one after the other. */
+/* Walks tokens together with their types and scores. */
 struct tokens {
     struct kg_gguf_walk text, type, score;
 };
@@ -72,7 +72,7 @@ static bool next_token(struct tokens *t)
 
 static int64_t type_of(const struct tokens *t) { return kg_gguf_int(&t->type.item, 0); }
 
-/* The text of the token whose id a key has; NULL: there is none. */
+/* The text of the token whose id the key holds.   returns NULL if there is none */
 static const char *token_text(const struct kg_gguf *g, const char *key, size_t *n)
 {
     struct kg_gguf_walk walk = {.array = kg_gguf_get(g, KEY "tokens")};
@@ -104,14 +104,14 @@ static kg_status put_string(struct kg_str *out, const char *before,
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" after "|[^\\r\\n\\p{L}\\p{N}]?" UPPER   \
     "+" LOWER "*" after
 
-/* Pre-tokenizers by the names that llama.cpp has for them. */
+/* Pre-tokenizers by llama.cpp's names. */
 static const struct pre {
     const char *names;
     const char *pattern; /* NULL: ByteLevel's own */
-    bool digits;         /* each alone, before that */
+    bool digits;         /* splits off each digit first */
     bool nfc;
     bool ignore_merges;
-    bool begins; /* with BOS, where add_bos_token does not say it */
+    bool begins; /* text begins with BOS unless add_bos_token says no */
 } PRES[] = {
     {"gpt-2 olmo phi-2", NULL, false, false, false, false},
     {"smollm starcoder refact command-r codeshell", NULL, true, false, false, false},
@@ -151,9 +151,9 @@ static kg_status find_pre(const struct pre **pre, const struct kg_gguf *g,
                   err);
 }
 
-/* ---- its name ---- */
+/* ---- the name of a pre-tokenizer ---- */
 
-/* What the steps of a pre_tokenizer do, as a row of the table has it. */
+/* The steps of a pre_tokenizer, in the form of a row of PRES. */
 struct steps {
     const char *pattern;
     bool digits, bytes, other;
@@ -266,7 +266,7 @@ static kg_status put_added(struct kg_str *out, const struct kg_gguf *g,
     return kg_str_putc(out, ']', err);
 }
 
-/* Unused tokens are rows of the model without text. */
+/* Control and user tokens are in added_tokens; unused ids have no text. */
 static kg_status put_vocab(struct kg_str *out, const struct kg_gguf *g,
                            struct kg_err *err)
 {
@@ -285,7 +285,7 @@ static kg_status put_vocab(struct kg_str *out, const struct kg_gguf *g,
     return kg_str_puts(out, "}", err);
 }
 
-/* BOS in front of a text, EOS after it, as the file says. */
+/* Adds BOS before a text and EOS after it, if the file says so. */
 static kg_status put_template(struct kg_str *out, const struct kg_gguf *g,
                               const struct pre *pre, struct kg_err *err)
 {
@@ -382,7 +382,8 @@ static kg_status put_bytes(struct kg_str *out, uint32_t field, const void *bytes
     return kg_str_append(out, bytes, n, err);
 }
 
-/* A user's piece has spaces here, and is looked for in text that has U+2581 for them. */
+/* A user-defined piece has spaces here; the text it is searched in has U+2581 for
+ * them. */
 static kg_status put_text(struct kg_str *out, const struct tokens *t, struct kg_err *err)
 {
     const unsigned char *text = t->text.item.at;
@@ -399,8 +400,8 @@ static kg_status put_text(struct kg_str *out, const struct tokens *t, struct kg_
     return KG_OK;
 }
 
-/* *bytes: whether there are tokens of bytes. Unused ones at the end are rows of the model
- * without text. */
+/* *bytes: whether there are byte tokens. Unused tokens at the end are left out: they are
+ * rows of the embedding without text. */
 static kg_status put_pieces(struct kg_str *out, const struct kg_gguf *g, bool *bytes,
                             struct kg_str *scratch, struct kg_err *err)
 {
@@ -417,7 +418,7 @@ static kg_status put_pieces(struct kg_str *out, const struct kg_gguf *g, bool *b
     KG_TRY(begin_tokens(&t, g, err));
     while (next_token(&t) && t.text.i < n) {
         *bytes = *bytes || type_of(&t) == BYTE;
-        /* A piece: text, score, type. */
+        /* a piece: text, score, type */
         const float score = (float)kg_gguf_real(&t.score.item, 0);
 
         kg_str_clear(scratch);

@@ -47,7 +47,7 @@ kg_status kg_gz_open(struct kg_gz_writer **w, const char *path, struct kg_err *e
     return status;
 }
 
-/* Feed what z has as input; with Z_FINISH end the member. */
+/* Compresses all input of z into the file; with Z_FINISH also ends the gzip member. */
 static kg_status pack(struct kg_gz_writer *w, int how, struct kg_err *err)
 {
     do {
@@ -85,6 +85,6 @@ kg_status kg_gz_close(struct kg_gz_writer *w, struct kg_err *err)
     kg_status status = pack(w, Z_FINISH, err);
     if (status == KG_OK)
         status = kg_file_writer_close(&w->file, err);
-    kg_gz_abort(w); /* of a file that is closed: frees */
+    kg_gz_abort(w); /* if the file is closed this only frees */
     return status;
 }

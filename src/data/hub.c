@@ -28,7 +28,7 @@ static bool is_word(char c)
            c == '_';
 }
 
-/* One of the parts of an id. Two dashes would change how the folder's name splits. */
+/* A part of an id. Two dashes in it would make the folder's name ambiguous. */
 static bool is_part(const char *text, size_t n)
 {
     if (n == 0 || !is_word(text[0]) || !is_word(text[n - 1]))
@@ -72,7 +72,7 @@ static bool is_revision(const char *text)
     return *text != '-' && strlen(text) <= KG_HUB_REVISION_MAX && kg_hub_is_inside(text);
 }
 
-/* How much of the text is ORG/NAME, or NAME. */
+/* Bytes of ORG/NAME, or of NAME, at the start of the text. */
 static size_t id_bytes(const char *text)
 {
     size_t org = strcspn(text, "/@");
@@ -80,7 +80,7 @@ static size_t id_bytes(const char *text)
     return text[org] == '/' ? org + 1 + strcspn(text + org + 1, "/@") : org;
 }
 
-/* A file's name that was mistyped is none of a model's. */
+/* Such a name is a mistyped path of a file, not a model. */
 static bool is_file_name(const char *text, size_t n)
 {
     static const char *const ends[] = {".safetensors", ".json", ".jsonl", ".yaml",
@@ -95,8 +95,8 @@ static bool is_file_name(const char *text, size_t n)
     return false;
 }
 
-/* The hub's oldest models have no ORG, in the cache either; data sets are named with it,
- * for what stands after a data set's name is a file. */
+/* The hub's oldest models have no ORG, also in the cache. Data sets must have it, because
+ * the part after a data set's name is a file. */
 static bool is_name(const char *text, size_t n, enum kg_hub_kind kind)
 {
     const char *slash = memchr(text, '/', n);
@@ -121,7 +121,7 @@ bool kg_hub_is_address(const char *text)
     return strncmp(text, prefix, sizeof prefix - 1) == 0;
 }
 
-/* A revision in front of a file has no slash, but for the hub's own refs/pr/1 and
+/* A revision before a file has no slash, except the hub's refs/pr/1 and
  * refs/convert/parquet. */
 static size_t revision_bytes(const char *text)
 {
@@ -197,7 +197,7 @@ const char *kg_hub_variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* A leading ~ is the user's home, as where the variable is written without a shell. */
+/* Expands a leading ~, which a variable has if no shell expanded it. */
 static kg_status expand(struct kg_path *out, const char *dir, const char *below,
                         struct kg_err *err)
 {
@@ -336,7 +336,7 @@ static kg_status not_there(const struct kg_hub_name *name, const char *looked_at
         pull);
 }
 
-/* What path is when all its links are followed lies below root. */
+/* Checks that path, with all its links followed, is below root. */
 static kg_status check_inside(const char *path, const char *root, struct kg_err *err)
 {
     char real[PATH_MAX], top[PATH_MAX];
@@ -360,7 +360,7 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
         path, real);
 }
 
-/* Every file of the folder, and of those in it. */
+/* Checks all files in the folder, down to `depth` levels. */
 static kg_status check_links(const char *dir, const char *root, int depth,
                              struct kg_err *err)
 {

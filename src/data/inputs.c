@@ -52,7 +52,7 @@ static kg_status put_model_file(struct kg_str *out, const char *in, const char *
                               err);
 }
 
-/* A model of the hub's cache: under the label itself, which no file has. */
+/* Records a model of the hub's cache under the label itself: files are label/NAME. */
 static kg_status put_commit(struct kg_str *out, const char *label, const char *dir,
                             struct kg_err *err)
 {
@@ -84,7 +84,7 @@ kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char 
 
 /* ---- comparing ---- */
 
-/* NULL where the entry has no such text. */
+/* returns NULL if the entry has no such text */
 static const char *text_of(const struct kg_json *entry, const char *key)
 {
     return kg_json_text(kg_json_get(entry, key), NULL);
@@ -102,7 +102,7 @@ static int64_t bytes_of(const struct kg_json *file)
     return kg_json_int(kg_json_get(file, "bytes"), -1);
 }
 
-/* Either side is NULL where it has no such file. */
+/* a, b: NULL if that side has no such file */
 static bool same(const struct kg_json *a, const struct kg_json *b)
 {
     if (text_of(a, "commit") || text_of(b, "commit"))

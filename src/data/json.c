@@ -15,7 +15,7 @@
 
 enum { WORD_BYTES = 8 };
 
-/* ---- looking ---- */
+/* ---- lookup ---- */
 
 enum kg_json_type kg_json_type(const struct kg_json *v)
 {
@@ -133,7 +133,7 @@ bool kg_json_bool(const struct kg_json *v, bool fallback)
     return kg_json_type(v) == KG_JSON_BOOL ? v->u.truth : fallback;
 }
 
-/* ---- demanding ---- */
+/* ---- required members ---- */
 
 kg_status kg_json_need(const struct kg_json **out, const struct kg_json_doc *doc,
                        const struct kg_json *object, const char *key,
@@ -175,7 +175,7 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
     const struct kg_json *v;
 
     KG_TRY(kg_json_need(&v, doc, object, key, KG_JSON_STRING, err));
-    /* the caller sees a C string: a NUL inside would cut it short in silence */
+    /* the caller gets a C string, which a NUL inside would silently cut short */
     if (strlen(v->u.text.bytes) != v->u.text.len)
         return kg_fail(err, KG_EFORMAT,
                        "%s: key '%s': expected text without NUL, found one at byte %zu",
@@ -199,9 +199,9 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
     return kg_str_append(out, pair, 2, err);
 }
 
-/* How many of eight bytes of text, from the first on, may stand in a string as they are
- * and are ASCII: no quote, no backslash, no control character. A borrow marks bytes
- * after one that is marked rightly, never the first. */
+/* How many of eight bytes, from the first on, are ASCII and need no escape in a string:
+ * no quote, backslash or control character. A borrow can mark a wrong byte only after a
+ * byte that is rightly marked, so the first mark is right. */
 static size_t plain_bytes(uint64_t eight)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -230,7 +230,7 @@ size_t kg_json_plain_prefix(const char *text, size_t n)
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err)
 {
-    size_t start = 0; /* of the run that passes through as it is */
+    size_t start = 0; /* start of the bytes that are not copied yet */
     size_t i = 0;
 
     KG_TRY(kg_str_putc(out, '"', err));
@@ -261,7 +261,7 @@ kg_status kg_json_put_text(struct kg_str *out, const char *before, const char *t
     return kg_json_put_string(out, text, strlen(text), err);
 }
 
-/* What JSON has no number for.   NULL for other numbers */
+/* The text for a number that JSON lacks.   returns NULL for other numbers */
 static const char *special_number(double x)
 {
     if (isnan(x))
@@ -271,8 +271,8 @@ static const char *special_number(double x)
     return NULL;
 }
 
-/* What %g wrote: a real that happens to be whole keeps a point, so that readers of many
- * lines find one type in all of them, and -0 is not the integer 0. */
+/* Appends what %g wrote. A whole number gets ".0", so that readers of many lines find one
+ * type in all of them, and -0 is not the integer 0. */
 static kg_status put_digits(struct kg_str *out, const char *digits, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, digits, err));
@@ -290,7 +290,7 @@ kg_status kg_json_put_float(struct kg_str *out, float x, struct kg_err *err)
      * text */
     for (int precision = 6; precision <= 9; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, (double)x);
-        /* by way of double too, as most readers do: that rounds twice */
+        /* most readers convert by way of double, which rounds twice: check that too */
         if ((float)strtod(digits, NULL) == x && strtof(digits, NULL) == x)
             break;
     }

@@ -17,9 +17,9 @@
 #include <string.h>
 
 enum {
-    KEPT_BYTES = 2 << 20, /* for the next document */
+    KEPT_BYTES = 2 << 20, /* memory kept for the next document */
     FIRST_MEMBERS = 64,
-    SCAN_MEMBERS = 12, /* up to this many a scan beats the sorted index */
+    SCAN_MEMBERS = 12, /* with more members a sorted index beats a scan */
 };
 
 void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err)
@@ -34,7 +34,7 @@ void kg_json_release(struct kg_json_doc *doc)
     memset(doc, 0, sizeof *doc);
 }
 
-/* In the newest chunk of the old one, unless that is a giant. */
+/* Keeps the newest chunk for the next document, unless it is larger than KEPT_BYTES. */
 static void empty(struct kg_json_doc *doc)
 {
     kg_pool_empty(&doc->pool, KEPT_BYTES);
@@ -70,7 +70,7 @@ static kg_status check_room(const struct kg_json_builder *b, size_t bytes,
                    b->max_bytes, KG_JSON_VALUE_BYTES);
 }
 
-/* Bytes that the document is to grow by. */
+/* Counts bytes that will be added to the document. */
 static kg_status count(struct kg_json_builder *b, size_t bytes, struct kg_err *err)
 {
     KG_TRY(check_room(b, bytes, err));
@@ -78,7 +78,7 @@ static kg_status count(struct kg_json_builder *b, size_t bytes, struct kg_err *e
     return KG_OK;
 }
 
-/* Is a value expected now, and if it needs a key, is that here? */
+/* Whether a value may come now, with a key in an object and without one elsewhere. */
 static bool is_expected(const struct kg_json_builder *b)
 {
     if (b->depth == 0)
@@ -86,7 +86,7 @@ static bool is_expected(const struct kg_json_builder *b)
     return (b->stack[b->open[b->depth - 1]].value.type == KG_JSON_OBJECT) == !!b->key;
 }
 
-/* The next value.   *v: to be filled before the next call */
+/* Pushes the next value.   *v: the caller fills it before the next call */
 static kg_status push(struct kg_json **v, struct kg_json_builder *b,
                       enum kg_json_type type, struct kg_err *err)
 {
@@ -105,7 +105,7 @@ static kg_status push(struct kg_json **v, struct kg_json_builder *b,
     return KG_OK;
 }
 
-/* A copy in the document, with a NUL after it. */
+/* Copies text into the document, with a NUL after it. */
 static kg_status copy_text(const char **copy, struct kg_json_builder *b, const char *text,
                            size_t n, struct kg_err *err)
 {
@@ -265,7 +265,7 @@ static kg_status compare_all(struct kg_json_builder *b, const struct kg_json_mem
     return KG_OK;
 }
 
-/* Equal keys in the order of the text. */
+/* Equal keys keep the order of the text, so that the second one is reported. */
 static int compare_keys(const void *a, const void *b, void *keys)
 {
     const char *const *key = keys;

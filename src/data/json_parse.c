@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Brackets, comma, colon, the quote of a string and the first letter of true, false and
- * null stand for themselves. */
+/* Kinds of tokens. Brackets, comma, colon, the quote of a string and the first letter of
+ * true, false and null are kinds, too. */
 enum { END = 0, INTEGER = '0', REAL = '.', INVALID = '?' };
 enum {
     QUOTED_BYTES = 20,
@@ -26,7 +26,7 @@ enum {
 };
 
 struct parser {
-    struct kg_json_builder *b; /* borrowed, as all */
+    struct kg_json_builder *b; /* borrowed, like all pointers here */
     const char *text, *end;
     const char *token, *at; /* the last token is [token, at) */
     char kind;
@@ -35,8 +35,8 @@ struct parser {
 
 /* ---- errors ---- */
 
-/* "line 2 column 7: " after the last token: the column counts characters up to there. Of
- * a text of one line the column alone, as which line it is stands in front. */
+/* "line 2 column 7": the end of the last token; columns count characters. A text of one
+ * line gets only the column, because a prefix already names the line. */
 static void put_place(char place[PLACE_BYTES], const struct parser *p)
 {
     int line = 1, column = 0;
@@ -94,7 +94,7 @@ static bool take_all(struct parser *p, bool (*is)(char))
     return p->at > from;
 }
 
-/* After a minus sign, or at the first digit.   returns the kind */
+/* Starts after a minus sign, or at the first digit.   returns the kind */
 static char scan_number(struct parser *p)
 {
     char kind = INTEGER;
@@ -115,7 +115,7 @@ static char scan_number(struct parser *p)
     return kind;
 }
 
-/* The whole word, though it be none of the three: errors quote it. */
+/* Scans the whole word even if it is invalid, because errors quote it. */
 static char scan_word(struct parser *p)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -129,7 +129,7 @@ static char scan_word(struct parser *p)
     return INVALID;
 }
 
-/* At the backslash. */
+/* Starts at the backslash. */
 static kg_status scan_escape(struct parser *p)
 {
     int digits = 0;
@@ -147,7 +147,7 @@ static kg_status scan_escape(struct parser *p)
     return refuse(p, "invalid escape");
 }
 
-/* After the opening quote, to after the other. */
+/* Starts after the opening quote, ends after the closing one. */
 static kg_status scan_string(struct parser *p)
 {
     for (;;) {
@@ -206,8 +206,8 @@ static uint32_t hex_of(const char *digits)
         (const char[]){digits[0], digits[1], digits[2], digits[3], 0}, NULL, 16);
 }
 
-/* A character beyond 16 bits is a pair of escapes; a half of one is none.
- *   *from: the letter of the escape, then after what was read */
+/* A character beyond 16 bits is a pair of escapes; half a pair is invalid.
+ * *from: at the letter u of the escape; set to the byte after what was read */
 static kg_status decode_unit(char **to, const char **from, const struct parser *p)
 {
     uint32_t unit = hex_of(*from + 1);
@@ -227,7 +227,7 @@ static kg_status decode_unit(char **to, const char **from, const struct parser *
     return KG_OK;
 }
 
-/* The string that the last token is, in the document's memory. */
+/* Decodes the last token, a string, into the document's memory. */
 static kg_status decode(const char **text, size_t *n, struct parser *p)
 {
     static const char letters[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
@@ -282,7 +282,7 @@ static kg_status add_key(struct parser *p)
 
 /* ---- values ---- */
 
-/* One of few digits, as token ids are. */
+/* Reads at most SMALL_DIGITS characters, which cannot overflow: token ids are such. */
 static int64_t small_integer(const struct parser *p)
 {
     const bool negative = *p->token == '-';
@@ -293,7 +293,7 @@ static int64_t small_integer(const struct parser *p)
     return negative ? -x : x;
 }
 
-/* The C library reads numbers that end with a NUL. */
+/* strtoll and strtod need a NUL after the number, so longer numbers are copied. */
 static kg_status add_number(struct parser *p)
 {
     char buffer[NUMBER_BYTES];
@@ -324,7 +324,7 @@ static kg_status add_number(struct parser *p)
 
 static kg_status add_value(struct parser *p);
 
-/* After the opening bracket, to the other. */
+/* Starts after the opening bracket, ends at the closing one. */
 static kg_status add_members(struct parser *p, char close)
 {
     KG_TRY(next(p));
@@ -360,7 +360,7 @@ static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
     return refuse(p, "the same key twice in an object");
 }
 
-/* The last token is its first. */
+/* Adds the value that starts with the last token. */
 static kg_status add_value(struct parser *p)
 {
     switch (p->kind) {
@@ -402,7 +402,8 @@ kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t
 {
     struct parser p = {.b = b, .text = text, .end = text + n, .at = text, .err = err};
 
-    /* A byte-order mark and a NUL are not seen in the text that an error quotes. */
+    /* A byte-order mark and a NUL are invisible in quoted text: special errors name
+     * them. */
     const char *nul = memchr(text, 0, n);
 
     if (nul)

@@ -75,7 +75,7 @@ void kg_jsonl_close(struct kg_jsonl *r)
     kg_mem_free(r);
 }
 
-/* Bytes up to a line break, the end, or a full chunk.   *last: what ended it */
+/* Reads up to a line break, the end, or a full chunk.   *last: the last byte, or EOF */
 static size_t read_chunk(char chunk[CHUNK_BYTES], FILE *stream, int *last)
 {
     size_t n = 0;
@@ -89,7 +89,7 @@ static size_t read_chunk(char chunk[CHUNK_BYTES], FILE *stream, int *last)
     return n;
 }
 
-/* The next line into r->line.   *more: false at the end of the stream */
+/* Reads the next line into r->line.   *more: false at the end of the stream */
 static kg_status read_line(struct kg_jsonl *r, bool *more, struct kg_err *err)
 {
     char chunk[CHUNK_BYTES];
@@ -120,7 +120,7 @@ static bool is_blank(const struct kg_str *line)
     return true;
 }
 
-/* The next line that is not blank. */
+/* Reads the next line that is not blank. */
 static kg_status find_line(struct kg_jsonl *r, bool *more, struct kg_err *err)
 {
     do
@@ -163,7 +163,7 @@ struct kg_zst_writer {
     ZSTD_CCtx *zstd;    /* owned */
     unsigned char *out; /* owned (OUT_BYTES) */
     bool in_frame;      /* bytes were put since the last frame ended */
-    bool failed;        /* the file ends inside a frame for ever */
+    bool failed;        /* a write failed: the file may end inside a frame */
 };
 
 static void zst_free(struct kg_zst_writer *w)
@@ -206,7 +206,7 @@ fail:
     return status;
 }
 
-/* Feed n bytes; with ZSTD_e_end also finish the frame. */
+/* Compresses n bytes; with ZSTD_e_end also ends the frame. */
 static kg_status compress(struct kg_zst_writer *w, const void *bytes, size_t n,
                           ZSTD_EndDirective how, struct kg_err *err)
 {
@@ -283,7 +283,7 @@ static kg_status append_within(struct kg_str *out, const void *bytes, size_t n,
     return kg_str_append(out, bytes, n, err);
 }
 
-/* All frames. */
+/* Decompresses all frames. */
 static kg_status decompress(struct kg_str *out, ZSTD_inBuffer in, ZSTD_DCtx *zstd,
                             unsigned char *buffer, uint64_t max_bytes, const char *path,
                             struct kg_err *err)

@@ -66,9 +66,9 @@ static kg_status hash_file(uint64_t **hashes, uint64_t *bytes, const char *path,
 
 /* A file below the folder. */
 struct kg_manifest_file {
-    char *name; /* owned; its path from the folder */
+    char *name; /* owned; relative to the folder */
     uint64_t bytes;
-    size_t first; /* of its pieces among all */
+    size_t first; /* index of its first piece among all pieces */
 };
 
 static kg_status add_file(struct kg_manifest *m, const char *path, const char *name,
@@ -90,7 +90,7 @@ static kg_status add_file(struct kg_manifest *m, const char *path, const char *n
 static kg_status add_folder(struct kg_manifest *m, const char *below, int depth,
                             struct kg_err *err);
 
-/* below: the path of its folder from the root, "" or with "/" at its end */
+/* below: path of the entry's folder from the root, "" or ending in "/" */
 static kg_status add_entry(struct kg_manifest *m, const char *below, const char *entry,
                            int depth, struct kg_err *err)
 {
@@ -150,7 +150,7 @@ void kg_manifest_release(struct kg_manifest *m)
     *m = (struct kg_manifest){0};
 }
 
-/* Those of its pieces that are among [first, end) of all. */
+/* Hashes those pieces of the file whose index among all pieces is in [first, end). */
 static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file *f,
                            size_t first, size_t end, struct kg_err *err)
 {
@@ -241,7 +241,7 @@ struct entry {
     const struct kg_json *pieces;
 };
 
-/* A name that leads out of the folder does not name a file in it. */
+/* Whether a path stays below the folder. */
 static bool is_inside(const char *path)
 {
     return path[0] != '/' && path[0] != '\0' && strcmp(path, "..") != 0 &&

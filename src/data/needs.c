@@ -10,15 +10,14 @@
 
 enum { KEY_BYTES = 128 };
 
-/* "KEY", then how its value is compared, then with what; "@TEXT:KEYS" has the same
- * form */
+/* "KEY", or "KEY", an operator and "VALUES"; "@TEXT:KEYS" is split in the same way */
 struct atom {
     const char *key, *values;
     size_t key_n, values_n;
-    char op; /* 0: nothing is after the key */
+    char op; /* 0: the key is alone */
 };
 
-/* Returns what is after the atom: '|', '&' or the end. */
+/* Reads an atom.   returns what follows it: '|', '&' or the end */
 static const char *read_atom(struct atom *a, const char *at)
 {
     const size_t n = strcspn(at, "|&");
@@ -39,7 +38,7 @@ static const char *text_of(const char *key, size_t n, const struct kg_needs_in *
     return in->config ? kg_config_text(in->config, full) : in->text(in->user, full);
 }
 
-/* Whether one of n bytes "a,b*" is the text of so many bytes, or its beginning. */
+/* Whether an item of the list "a,b*" (n bytes) equals the text or, with *, begins it. */
 static bool is_among(const char *values, size_t n, const char *text, size_t text_n)
 {
     for (const char *end = values + n; values <= end; values++) {
@@ -57,7 +56,7 @@ static bool is_among(const char *values, size_t n, const char *text, size_t text
     return false;
 }
 
-/* Whether a list has an item NAME=WHAT, or NAME=WHAT MORE. */
+/* Whether a list has an item NAME=VALUE, or NAME=VALUE MORE, with a value of the atom. */
 static bool names(const char *list, const struct atom *a)
 {
     for (const char *at = strchr(list, '='); at; at = strchr(at, '=')) {
@@ -131,7 +130,7 @@ static void say_atom(char *text, size_t bytes, const struct atom *a)
          i++)
         if (words[i].op == a->op)
             append(text, bytes, "%s", words[i].words);
-    /* "a, b or c" of "a,b,c" */
+    /* "a,b,c" becomes "a, b or c" */
     for (size_t i = 0; i < a->values_n; i++) {
         const bool last = !memchr(a->values + i + 1, ',', a->values_n - i - 1);
 

@@ -28,16 +28,16 @@ enum {
 };
 
 struct value {
-    const char *key; /* row->key; first, for kg_str_nearest */
+    const char *key; /* row->key; the first member, for kg_str_nearest */
     const struct kg_opt_row *row;
     char *text;              /* owned; NULL: not given */
     char *source;            /* owned; NULL: not given */
     struct kg_opt_list list; /* of a LIST: the text's items; its block is owned */
-    char **instead; /* NULL, or (max(list.n, 1)) what stands for the items, or for the
-                     * text; owned, as what it points to; NULL: nothing does */
-    struct kg_opt_list filled; /* of a LIST with instead: what is put in a field; owned */
+    char **instead; /* NULL, or (count_items) stand-ins for the items, or for the text:
+                     * owned, like their strings; NULL: no stand-in */
+    struct kg_opt_list filled; /* LIST with stand-ins: items of kg_config_fill; owned */
     bool weak;
-    unsigned parse; /* number of the parse that gave it last, to see duplicates */
+    unsigned parse; /* number of the last parse that gave it, to find duplicates */
 };
 
 struct kg_config {
@@ -178,12 +178,12 @@ static kg_status nearest_in_section(const char **near, const struct kg_config *c
     return KG_OK;
 }
 
-/* What there is: the keys of a known section, else the sections. */
+/* Lists the keys of a known section, else the sections. */
 static kg_status hint_valid(struct kg_str *out, const struct kg_config *config,
                             const char *path, size_t section, struct kg_err *err)
 {
     struct names names = {0};
-    char name[MAX_KEY_BYTES]; /* what the valid names are compared with */
+    char name[MAX_KEY_BYTES]; /* is compared with the valid names */
     kg_status status = KG_OK;
 
     snprintf(name, sizeof name, "%s", path);
@@ -244,7 +244,7 @@ static kg_status fail_unknown(const struct kg_config *config, const char *path,
 
 /* ---- lists ---- */
 
-/* The items of a list's text in one block, the pointers before the bytes. */
+/* Splits a list's text into items.   returns one block: the pointers, then the bytes */
 static const char *const *split_list(size_t *n, const char *text, struct kg_err *err)
 {
     size_t bytes = strlen(text) + 1;
@@ -349,7 +349,7 @@ struct parse {
     yaml_event_t event; /* the current one; owned */
     struct kg_config *config;
     const char *name; /* of the source, borrowed */
-    const char *key;  /* that the source is a value of; NULL: it is a file, with lines */
+    const char *key;  /* the source is a value of this key; NULL: a file, with lines */
     char where[KG_ERR_MESSAGE_BYTES / 2]; /* place of the event in errors */
     struct kg_str sections;               /* "\nsection\n..." seen so far */
     struct kg_err *err;
@@ -364,7 +364,7 @@ static const char *place(struct parse *p, size_t line)
     return p->where;
 }
 
-/* The same for what names the key itself. */
+/* The place, for messages that name the key themselves. */
 static const char *source_of(const struct parse *p)
 {
     return p->key ? p->name : p->where;
@@ -536,8 +536,7 @@ static kg_status read_value(struct parse *p, struct value *v)
 
 static kg_status read_mapping(struct parse *p, const char *prefix, int depth);
 
-/* The current event begins what stands under a section. Nothing at all is an empty
- * section. */
+/* The current event begins the contents of a section. A section may have none. */
 static kg_status read_section(struct parse *p, const char *path, int depth)
 {
     char marked[MAX_KEY_BYTES + 4];
@@ -573,7 +572,7 @@ static kg_status read_mapping(struct parse *p, const char *prefix, int depth)
     }
 }
 
-/* One document; `v` is what it gives a value to, NULL: it is a mapping of sections. */
+/* Reads one document: a value of v, or, if v is NULL, a mapping of sections. */
 static kg_status read_document(struct parse *p, struct value *v)
 {
     KG_TRY(next_event(p)); /* stream start */
@@ -620,7 +619,7 @@ static kg_status parse_text(struct kg_config *config, struct value *v, const cha
     return status;
 }
 
-/* ---- the public face ---- */
+/* ---- public functions ---- */
 
 static kg_status add_table(struct kg_config *config, const struct kg_opt_row *rows,
                            struct kg_err *err)
@@ -730,7 +729,7 @@ kg_status kg_config_set(struct kg_config *config, const char *key, const char *v
     return give(v, value, weak, where, err);
 }
 
-/* The text of a value of which one item is another. */
+/* Puts the text of v, with `said` instead of the item. */
 static kg_status put_with(struct kg_str *out, const struct value *v, size_t item,
                           const char *said, struct kg_err *err)
 {
@@ -741,7 +740,7 @@ static kg_status put_with(struct kg_str *out, const struct value *v, size_t item
     return KG_OK;
 }
 
-/* As it was given, with another text; what stands for its items stays. */
+/* Changes the text of an item or of v, and keeps its source, weakness and stand-ins. */
 static kg_status say_instead(struct value *v, size_t item, const char *said,
                              struct kg_err *err)
 {
@@ -760,7 +759,7 @@ out:
     return status;
 }
 
-/* The items with what stands for some of them. */
+/* Makes v->filled: stand-ins where there are any, items elsewhere. */
 static kg_status fill_instead(struct value *v, struct kg_err *err)
 {
     if (v->row->type != KG_OPT_LIST)

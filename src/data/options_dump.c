@@ -11,8 +11,8 @@
 
 /* ---- text ---- */
 
-/* Length by the first byte, then the smallest code point of that length refuses overlong
- * forms. */
+/* Decodes a character; `least` refuses overlong forms.   returns its bytes, 0 if
+ * invalid */
 static size_t code_point(uint32_t *code, const char *text)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -36,8 +36,7 @@ static size_t code_point(uint32_t *code, const char *text)
     return n;
 }
 
-/* Code points that YAML does not allow as they are, or takes for a line break or a
- * mark. */
+/* Code points that YAML forbids, or reads as a line break or as a byte-order mark. */
 static bool must_escape(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 ||
@@ -70,7 +69,6 @@ static kg_status put_quoted(struct kg_str *out, const char *text, struct kg_err 
 
 /* ---- YAML ---- */
 
-/* A value as it is written. */
 static kg_status put_value(struct kg_str *out, const struct kg_config *config,
                            const struct kg_opt_row *row, struct kg_err *err)
 {
@@ -119,8 +117,8 @@ static bool same_section(const char *a, const char *b)
     return n == strcspn(b, ".") && memcmp(a, b, n) == 0;
 }
 
-/* Rows of one section may come from several tables; they are written together, at the
- * first. */
+/* Rows of one section may come from several tables; the dump has them together, where the
+ * first one is. */
 static bool section_begins(const struct kg_config *config, size_t i)
 {
     for (size_t j = 0; j < i; j++)

@@ -23,7 +23,7 @@ struct scan {
     struct kg_err *err;
 };
 
-/* false at the end of what can be read */
+/* returns false at the end, or at an error */
 static bool next(struct scan *s)
 {
     yaml_event_delete(&s->event);
@@ -43,7 +43,7 @@ static bool ends(const struct scan *s)
            s->event.type == YAML_SEQUENCE_END_EVENT;
 }
 
-/* From the first event of a value to its last. */
+/* Moves from the first event of a value to its last. */
 static bool skip_value(struct scan *s)
 {
     int depth = begins(s);
@@ -53,7 +53,7 @@ static bool skip_value(struct scan *s)
     return depth == 0;
 }
 
-/* "name.key" and "name" are both of name. */
+/* Adds "name" to the list, for a key "name" or "name.key". */
 static kg_status note(struct scan *s, const char *key)
 {
     size_t n = strcspn(key, ".");
@@ -70,8 +70,8 @@ static kg_status note(struct scan *s, const char *key)
     return KG_OK;
 }
 
-/* The current event is a mapping's beginning: its keys, and within the section's value
- * theirs. */
+/* Starts at the beginning of a mapping. section NULL: notes its keys; otherwise: notes
+ * the keys of the mapping that is the value of `section`. */
 static kg_status read_keys(struct scan *s, const char *section)
 {
     while (next(s) && s->event.type == YAML_SCALAR_EVENT) {

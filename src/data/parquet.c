@@ -103,7 +103,7 @@ static uint32_t little32(const unsigned char *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Where the footer is.   file->footer_at */
+/* Checks both ends of the file, and sets file->footer_at. */
 static kg_status find_footer(struct kg_parquet *file, struct kg_err *err)
 {
     const unsigned char *end = file->bytes + file->n;
@@ -245,7 +245,7 @@ static kg_status place_chunk(struct kg_parquet_chunk *to, const struct kg_parque
     int64_t room = (int64_t)file->footer_at;
 
     *to = (struct kg_parquet_chunk){.at = file->bytes, .codec = to->codec};
-    if (c->values == 0) /* writers give an empty column no place */
+    if (c->values == 0) /* writers give an empty column no offset */
         return KG_OK;
     if (c->dictionary_at > 0 && c->dictionary_at < at)
         at = c->dictionary_at;

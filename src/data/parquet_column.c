@@ -47,9 +47,9 @@ struct kg_parquet_column {
     const struct kg_parquet_node *node; /* borrowed */
     size_t group;
     enum kg_codec codec;
-    struct bytes pages; /* what is left of the chunk */
+    struct bytes pages; /* rest of the chunk */
     int64_t chunk_left; /* entries in pages not yet begun */
-    int64_t page_left;  /* entries of this page not yet given */
+    int64_t page_left;  /* entries of this page not yet returned */
     int64_t page;       /* its number, from 1 */
     size_t width;       /* bytes of a decoded value */
     enum encoding encoding;
@@ -197,7 +197,7 @@ static kg_status take_split(struct kg_parquet_column *c, size_t n, struct kg_err
     return KG_OK;
 }
 
-/* Values of a page that is decoded already.   *values: where they are */
+/* Takes values of a page that is already decoded.   *values: the first of them */
 static kg_status take_delta(const void **values, struct kg_parquet_column *c, size_t n,
                             struct kg_err *err)
 {
@@ -273,7 +273,7 @@ static kg_status start_dictionary_values(struct kg_parquet_column *c, struct byt
     return KG_OK;
 }
 
-/* Bit-packed booleans are a packed run without its head. */
+/* PLAIN booleans are a bit-packed run without a header. */
 static kg_status start_bools(struct kg_parquet_column *c, struct bytes b,
                              struct kg_err *err)
 {
@@ -292,7 +292,7 @@ static kg_status start_bools(struct kg_parquet_column *c, struct bytes b,
     return KG_OK;
 }
 
-/* Values of one length may be shared by prefix, too; each must have that length. */
+/* DELTA_BYTE_ARRAY may hold values of fixed length; each must have that length. */
 static kg_status check_lengths(const struct kg_parquet_column *c, struct kg_err *err)
 {
     const struct kg_parquet_text *texts = c->delta.values.data;
@@ -307,8 +307,8 @@ static kg_status check_lengths(const struct kg_parquet_column *c, struct kg_err 
     return KG_OK;
 }
 
-/* Values of one length whose first bytes stand together, then their second bytes, ...:
- * written out for the whole page. */
+/* BYTE_STREAM_SPLIT of values of fixed length: all first bytes, then all second bytes,
+ * ... Rebuilds the values of the whole page. */
 static kg_status start_split_texts(struct kg_parquet_column *c, struct bytes b,
                                    struct kg_err *err)
 {
@@ -354,7 +354,7 @@ static kg_status start_delta(struct kg_parquet_column *c, struct bytes b, int64_
                                  (size_t)entries, err);
 }
 
-/* Is the encoding one that values of the column may have? */
+/* Whether values of the column may have the encoding. */
 static bool encoding_fits(const struct kg_parquet_column *c, int64_t encoding)
 {
     enum kg_parquet_type type = c->node->type;
@@ -468,7 +468,7 @@ static kg_status check_page(const struct page *p, const struct kg_parquet_column
     return KG_OK;
 }
 
-/* The next page's head and bytes; c->pages moves after it. */
+/* Reads the next page's header, and moves c->pages past the page. */
 static kg_status read_page(struct page *p, struct kg_parquet_column *c,
                            struct kg_err *err)
 {
@@ -493,7 +493,7 @@ static kg_status read_page(struct page *p, struct kg_parquet_column *c,
     return KG_OK;
 }
 
-/* raw as `bytes` bytes: where it is, or unpacked into the buffer */
+/* *out: the `bytes` bytes of raw, in place or decompressed into the buffer */
 static kg_status unpack(struct bytes *out, struct kg_parquet_buffer *buffer,
                         struct kg_parquet_column *c, struct bytes raw, size_t bytes,
                         enum kg_codec codec, struct kg_err *err)
@@ -540,7 +540,7 @@ static kg_status read_dictionary(struct kg_parquet_column *c, const struct page 
     return KG_OK;
 }
 
-/* Levels of a page v1: their length, then runs.   b moves after them */
+/* The levels of a v1 page: their length, then runs.   b moves past them */
 static kg_status start_levels(struct kg_parquet_runs *runs, struct bytes *b, int max,
                               int64_t encoding, struct kg_err *err)
 {
@@ -569,7 +569,7 @@ static kg_status start_v1(struct kg_parquet_column *c, const struct page *p,
     return start_values(c, b, p->encoding, p->values, err);
 }
 
-/* In a page v2 the levels come first and are never packed. */
+/* In a v2 page the levels come first and are never compressed. */
 static kg_status start_v2(struct kg_parquet_column *c, const struct page *p,
                           struct kg_err *err)
 {

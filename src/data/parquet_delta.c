@@ -45,7 +45,7 @@ void kg_parquet_buffer_release(struct kg_parquet_buffer *b, struct kg_parquet *f
 struct delta {
     const unsigned char *p;
     const unsigned char *end;
-    uint64_t value; /* the last one; sums wrap around as the format says */
+    uint64_t value; /* the last value; sums wrap around, as the format requires */
     size_t per_miniblock;
     size_t miniblocks;
 };
@@ -79,7 +79,7 @@ static bool read_zigzag(struct delta *d, uint64_t *value)
     return true;
 }
 
-/* Bits [bit, bit + width) of n bytes, width up to 64. */
+/* Bits [bit, bit + width) of the n bytes at p; width is at most 64. */
 static uint64_t bits_at(const unsigned char *p, size_t n, uint64_t bit, unsigned width)
 {
     size_t at = (size_t)(bit / 8);
@@ -93,7 +93,7 @@ static uint64_t bits_at(const unsigned char *p, size_t n, uint64_t bit, unsigned
     return width == 64 ? value : value & ((UINT64_C(1) << width) - 1);
 }
 
-/* The same where 8 bytes may be read at every value and width is at most 56. */
+/* Like bits_at, if 8 bytes can be read at every value and width is at most 56. */
 static uint64_t whole_bits_at(const unsigned char *p, uint64_t bit, unsigned width)
 {
     uint64_t word;
@@ -102,7 +102,7 @@ static uint64_t whole_bits_at(const unsigned char *p, uint64_t bit, unsigned wid
     return word >> (bit & 7) & ((UINT64_C(1) << width) - 1);
 }
 
-/* Of n values, how many can be read by whole words that end at d->end or before. */
+/* How many of n values whole_bits_at can read without passing d->end. */
 static size_t by_words(const struct delta *d, size_t n, unsigned width)
 {
     size_t left = (size_t)(d->end - d->p), most;
@@ -113,7 +113,7 @@ static size_t by_words(const struct delta *d, size_t n, unsigned width)
     return most < n ? most : n;
 }
 
-/* A miniblock: n values of out are wanted, but all its bytes are passed over. */
+/* Takes n values of a miniblock, and moves past all its bytes. */
 static kg_status take_miniblock(int64_t *out, struct delta *d, size_t n, unsigned width,
                                 uint64_t least, struct kg_err *err)
 {
@@ -199,7 +199,7 @@ kg_status kg_parquet_delta_ints(int64_t *out, size_t *n_out, size_t *used,
 
 /* ---- texts ---- */
 
-/* Lengths into a buffer.   p moves after them */
+/* Reads lengths into a buffer.   p moves past them */
 static kg_status take_lengths(struct kg_parquet_buffer *to, size_t *n,
                               const unsigned char **p, const unsigned char *end,
                               size_t max, struct kg_err *err)
@@ -217,7 +217,7 @@ static kg_status take_lengths(struct kg_parquet_buffer *to, size_t *n,
     return KG_OK;
 }
 
-/* Texts one after the other, by d->lengths. */
+/* Splits the bytes into texts by d->lengths. */
 static kg_status cut_texts(struct kg_parquet_delta *d, size_t n, const unsigned char *p,
                            const unsigned char *end, struct kg_err *err)
 {
@@ -261,8 +261,8 @@ static kg_status sum_texts(size_t *total, const struct kg_parquet_delta *d, size
 
 enum { SHORT_BYTES = 16 };
 
-/* n bytes; short ones by one load and store of SHORT_BYTES, which both sides must have
- * room for. What is written too much is written over. */
+/* Copies n bytes. A short text takes one load and store of SHORT_BYTES, for which both
+ * sides must have room; the next copy overwrites the surplus. */
 static void copy_text(char *to, const char *from, size_t n, bool has_room)
 {
     char block[SHORT_BYTES];
@@ -275,7 +275,7 @@ static void copy_text(char *to, const char *from, size_t n, bool has_room)
     memcpy(to, block, sizeof block);
 }
 
-/* Texts that hold their suffixes, which end at `end`, get their prefixes. */
+/* Puts prefixes before the texts, which hold only their suffixes; these end at `end`. */
 static kg_status join_prefixes(struct kg_parquet_delta *d, struct kg_parquet *file,
                                size_t n, const char *end, struct kg_err *err)
 {

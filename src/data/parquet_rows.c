@@ -54,7 +54,7 @@ static kg_status advance(struct cursor *c, bool has_value, struct kg_err *err)
     return ++c->at < c->batch.n ? KG_OK : fill(c, err);
 }
 
-/* Leaf `leaf` disagrees with the first leaf of the node. */
+/* Fails: leaf `leaf` disagrees with the first leaf of the node. */
 static kg_status disagree(const struct kg_parquet_rows *r, size_t leaf,
                           const struct kg_parquet_node *node, struct kg_err *err)
 {
@@ -63,7 +63,7 @@ static kg_status disagree(const struct kg_parquet_rows *r, size_t leaf,
     return kg_parquet_column_blame(r->cursors[leaf].column, err);
 }
 
-/* A call of the builder for the node, or a value of it. */
+/* Adds the row and the node's column to an error of the builder. */
 static kg_status placed(const struct kg_parquet_rows *r,
                         const struct kg_parquet_node *node, kg_status status,
                         struct kg_err *err)
@@ -74,7 +74,8 @@ static kg_status placed(const struct kg_parquet_rows *r,
     return kg_parquet_column_blame(r->cursors[node->leaf].column, err);
 }
 
-/* Is every leaf of the node at an entry where it is there (or where it is not)? */
+/* Checks that every leaf of the node has an entry in which the node is present (or
+ * not). */
 static kg_status check_presence(struct kg_parquet_rows *r,
                                 const struct kg_parquet_node *node, bool present,
                                 struct kg_err *err)
@@ -88,7 +89,7 @@ static kg_status check_presence(struct kg_parquet_rows *r,
     return KG_OK;
 }
 
-/* Does every leaf continue the list of the node (or leave it)? */
+/* Checks that every leaf continues the list of the node (or leaves it). */
 static kg_status check_repetition(struct kg_parquet_rows *r,
                                   const struct kg_parquet_node *node, bool again,
                                   struct kg_err *err)
@@ -102,7 +103,7 @@ static kg_status check_repetition(struct kg_parquet_rows *r,
     return KG_OK;
 }
 
-/* The node is absent: every leaf has one entry that says so. */
+/* The node is absent: skips the one entry that says so in each leaf. */
 static kg_status pass_absent(struct kg_parquet_rows *r,
                              const struct kg_parquet_node *node, struct kg_err *err)
 {
@@ -163,8 +164,8 @@ static kg_status put_struct(struct kg_parquet_rows *r, const struct kg_parquet_n
     return placed(r, node, kg_json_close(r->builder, err), err);
 }
 
-/* What a list holds: the one child of its repeated group, unless that group is itself
- * the element, as old writers had it. */
+/* The element of a list: the only child of its repeated group.   returns NULL if the
+ * group itself is the element, as in files of old writers */
 static const struct kg_parquet_node *element_of(const struct kg_parquet_node *list,
                                                 const struct kg_parquet_node *repeated)
 {
@@ -176,8 +177,7 @@ static const struct kg_parquet_node *element_of(const struct kg_parquet_node *li
     return repeated->n_children == 1 && !old ? repeated + 1 : NULL;
 }
 
-/* What each repetition becomes: what it is itself, its only child, or a key and a
- * value. */
+/* What each repetition becomes: the node itself, its only child, or a key and a value. */
 enum item { ITEM_ITSELF, ITEM_CHILD, ITEM_PAIR };
 
 static kg_status put_content(struct kg_parquet_rows *r,
@@ -232,7 +232,7 @@ static bool has_text_keys(const struct kg_parquet_node *key)
            key->type == KG_PARQUET_BYTES && key->repetition == KG_PARQUET_REQUIRED;
 }
 
-/* A node that is there, one repetition of it. */
+/* Adds a node that is present, or one repetition of it. */
 static kg_status put_content(struct kg_parquet_rows *r,
                              const struct kg_parquet_node *node, struct kg_err *err)
 {
@@ -352,7 +352,7 @@ void kg_parquet_rows_close(struct kg_parquet_rows *r)
     kg_mem_free(r);
 }
 
-/* Open row groups until one has a row.   *more: false where there is none */
+/* Opens row groups until one has a row.   *more: false if there is none */
 static kg_status find_row(struct kg_parquet_rows *r, bool *more, struct kg_err *err)
 {
     *more = false;

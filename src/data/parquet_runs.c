@@ -79,7 +79,7 @@ static kg_status next_run(struct kg_parquet_runs *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* Bits [bit, bit + width) of the pack, near whose end fewer than 8 bytes may be left. */
+/* Value at `bit` of the pack. Near the end of the data fewer than 8 bytes may be left. */
 static uint32_t bits_at(const struct kg_parquet_runs *r, uint64_t bit, uint32_t mask)
 {
     const unsigned char *p = r->packs + bit / 8;
@@ -96,7 +96,7 @@ static void unpack(uint32_t *out, struct kg_parquet_runs *r, size_t n)
     const unsigned char *packs = r->packs;
     uint64_t bit = r->bit;
     size_t room = (size_t)(r->end - packs);
-    uint64_t safe = room < 8 ? 0 : 8 * (room - 7); /* bits from where 8 bytes are there */
+    uint64_t safe = room < 8 ? 0 : 8 * (room - 7); /* bits at which 8 bytes can be read */
     size_t i = 0;
 
     for (; i < n && bit < safe; i++, bit += (unsigned)r->width) {
@@ -128,7 +128,7 @@ kg_status kg_parquet_runs_take(uint32_t *out, struct kg_parquet_runs *r, size_t 
     return KG_OK;
 }
 
-/* One run at a time: most pages have a single one of their highest level. */
+/* Takes levels of one run: most pages have a single run, of the highest level. */
 static kg_status levels_some(uint8_t *out, size_t *equal, struct kg_parquet_runs *r,
                              size_t n, int max, struct kg_err *err)
 {

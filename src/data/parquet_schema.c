@@ -91,7 +91,7 @@ static bool has_time_unit(const struct element *e, int64_t is, int64_t millis)
     return is || e->converted == millis || e->converted == millis + 1;
 }
 
-/* Digits after the point of a second. */
+/* Decimal digits of a second's fraction. */
 static int digits_of(const struct element *e, int64_t is, int64_t millis)
 {
     if (is)
@@ -137,7 +137,7 @@ static bool is_texty(const struct kg_parquet_node *node)
     return node->type == KG_PARQUET_BYTES || node->type == KG_PARQUET_FIXED;
 }
 
-/* Does the meaning fit the type that it is stored in? */
+/* Whether the meaning fits the type that stores it. */
 static bool fits(const struct kg_parquet_node *node)
 {
     switch (node->kind) {
@@ -178,7 +178,7 @@ static void mean_group(struct kg_parquet_node *node, const struct element *e)
     node->kind = KG_PARQUET_AS_STRUCT;
     if (e->is_list || e->converted == CONVERTED_LIST)
         node->kind = KG_PARQUET_AS_LIST;
-    /* some writers marked the group of a map by the second name */
+    /* some writers give the group of a map the second name */
     else if (e->is_map || e->converted == CONVERTED_MAP ||
              (e->converted == CONVERTED_MAP_KEY_VALUE &&
               node->repetition != KG_PARQUET_REPEATED))
@@ -279,7 +279,7 @@ static kg_status add_leaf(struct kg_parquet *file, size_t i, struct kg_err *err)
     return KG_OK;
 }
 
-/* Levels and extent of node i and all below it; the parent's levels are given. */
+/* Sets levels and extent of node i and all nodes below it.   levels: the parent's */
 static kg_status build(struct kg_parquet *file, size_t i, const char *parent,
                        const int levels[2], int depth, struct kg_err *err)
 {
@@ -307,8 +307,8 @@ static kg_status build(struct kg_parquet *file, size_t i, const char *parent,
     return KG_OK;
 }
 
-/* A list has one repeated child, a map one with a key and a value; what does not is read
- * as the struct that it is. */
+/* A list needs one repeated child; a map, one that has a key and a value. Any other such
+ * node is read as a struct. */
 static void settle(struct kg_parquet *file, size_t i)
 {
     struct kg_parquet_node *node = &file->nodes[i];

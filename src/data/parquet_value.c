@@ -52,7 +52,7 @@ static kg_status add_unsigned(struct kg_json_builder *b,
 
 /* ---- decimals ---- */
 
-/* The number's magnitude in bytes, the largest first, and whether it is below 0. */
+/* magnitude: big-endian */
 static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *negative,
                             const struct kg_parquet_node *node, const void *values,
                             size_t i, struct kg_err *err)
@@ -79,7 +79,7 @@ static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *ne
     return KG_OK;
 }
 
-/* n /= 10.   returns the rest; *zero: nothing is left */
+/* n /= 10.   returns the remainder; *zero: the quotient is 0 */
 static int divide_by_ten(unsigned char n[MAX_DECIMAL_BYTES], bool *zero)
 {
     int rest = 0;
@@ -187,7 +187,7 @@ static kg_status put_timestamp(struct kg_str *out, const struct kg_parquet_node 
                       node->utc ? "Z" : "", err);
 }
 
-/* Nanoseconds of the day, then the Julian day: how Spark once wrote a moment. */
+/* INT96, Spark's old form of a timestamp: nanoseconds of the day, then the Julian day. */
 static kg_status put_int96(struct kg_str *out, const struct kg_parquet_text *t,
                            struct kg_err *err)
 {
@@ -202,7 +202,7 @@ static kg_status put_int96(struct kg_str *out, const struct kg_parquet_text *t,
     return put_moment(out, (int64_t)julian - JULIAN_1970, nanos, 9, "", err);
 }
 
-/* ---- the rest ---- */
+/* ---- other types ---- */
 
 static kg_status put_uuid(struct kg_str *out, const struct kg_parquet_text *t,
                           struct kg_err *err)
@@ -229,8 +229,8 @@ static float half_to_float(unsigned h)
     return h >> 15 ? -x : x;
 }
 
-/* The double of the shortest decimal that reads back as the float: 0.1, where the float
- * itself is 0.100000001490116. */
+/* The double of the shortest decimal that reads back as the float: 0.1, not
+ * 0.100000001490116. */
 static kg_status widen(double *x, float single, struct kg_str *scratch,
                        struct kg_err *err)
 {
@@ -268,7 +268,7 @@ static kg_status add_half(struct kg_json_builder *b, struct kg_str *scratch,
     return add_float(b, scratch, half_to_float(half[0] | (unsigned)half[1] << 8), err);
 }
 
-/* Values that become a string, without its quotes. */
+/* Puts a value that becomes a string, without quotes. */
 static kg_status put_text(struct kg_str *out, const struct kg_parquet_node *node,
                           const void *values, size_t i, struct kg_err *err)
 {

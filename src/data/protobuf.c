@@ -21,7 +21,7 @@ static kg_status broken(const struct kg_protobuf *p, const char *what, struct kg
                    (size_t)(p->end - p->at));
 }
 
-/* Seven bits a byte, the lowest first; at most ten bytes. */
+/* Seven bits per byte, the lowest first; at most ten bytes. */
 static kg_status read_varint(struct kg_protobuf *p, uint64_t *value, struct kg_err *err)
 {
     *value = 0;

@@ -24,7 +24,7 @@ static float bits_float(uint32_t bits)
 
 static uint32_t u16(const unsigned char *p) { return p[0] | (uint32_t)p[1] << 8; }
 
-/* A scale. Infinity and NaN stay what they are, for whoever checks values. */
+/* A scale as fp32. Infinity and NaN are kept, so that checks of the weights find them. */
 static float half(const unsigned char *p)
 {
     const uint32_t h = u16(p);
@@ -96,7 +96,7 @@ static void widen_iq4_nl(float *to, const unsigned char *b)
         to[i] = d * (float)IQ4_VALUES[nibble(b + 2, i)];
 }
 
-/* Values of E2M1, doubled, by half of a power of two. */
+/* The values of E2M1 are doubled, so the scale is half of its power of two. */
 static void widen_mxfp4(float *to, const unsigned char *b)
 {
     static const int8_t values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
@@ -110,7 +110,7 @@ static void widen_mxfp4(float *to, const unsigned char *b)
 
 /* ---- 256 values ---- */
 
-/* Value i of 256: of each 128 the bits of 32 bytes, two by two. */
+/* Value i of 256: 32 bytes hold 128 values, bits 0-1 of each byte, then bits 2-3, ... */
 static int two_bits(const unsigned char *qs, int i)
 {
     return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
@@ -128,7 +128,7 @@ static void widen_q2_k(float *to, const unsigned char *b)
     }
 }
 
-/* Scale j of 16: four bits of bytes 0 to 7, the low halves first, and two of 8 to 11. */
+/* Scale j of 16: four bits in bytes 0-7, low halves first, and two bits in bytes 8-11. */
 static int q3_scale(const unsigned char *s, int j)
 {
     return (s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4;
@@ -146,7 +146,7 @@ static void widen_q3_k(float *to, const unsigned char *b)
     }
 }
 
-/* Scale and minimum j of 8, of 6 bits each in 12 bytes. */
+/* Scale and minimum j of 8: 6 bits each, in 12 bytes. */
 static int k_scale(const unsigned char *s, int j)
 {
     return j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
@@ -169,7 +169,7 @@ static void put_k_scale(unsigned char *s, int j, int scale, int minimum)
     s[j] |= (unsigned char)(minimum >> 4 << 6);
 }
 
-/* Value i of 256: of each 64 the low halves of 32 bytes, and then the high ones. */
+/* Value i of 256: 32 bytes hold 64 values, low halves first. */
 static int four_bits(const unsigned char *qs, int i)
 {
     return qs[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
@@ -196,7 +196,7 @@ static void widen_q5_k(float *to, const unsigned char *b)
     }
 }
 
-/* Of each 128 values the low halves of 64 bytes, and then the high ones. */
+/* Value i of 256: 64 bytes hold the low four bits of 128 values, low halves first. */
 static int six_bits(const unsigned char *b, int i)
 {
     return (b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15) | two_bits(b + 128, i)
@@ -225,7 +225,7 @@ static void widen_iq4_xs(float *to, const unsigned char *b)
     }
 }
 
-/* ---- taken apart ---- */
+/* ---- split into integers and scales ---- */
 
 static void part_q8_0(struct kg_quant_parts *to, const unsigned char *b)
 {
@@ -252,7 +252,7 @@ static void part_q4_1(struct kg_quant_parts *to, const unsigned char *b)
 static void part_q4_k(struct kg_quant_parts *to, const unsigned char *b)
 {
     to->scale = (uint16_t)u16(b);
-    to->low = (uint16_t)(u16(b + 2) ^ 0x8000u); /* minus the minimum */
+    to->low = (uint16_t)(u16(b + 2) ^ 0x8000u); /* the format subtracts it */
     for (int j = 0; j < 8; j++) {
         to->scales[j] = (int8_t)k_scale(b + 4, j);
         to->lows[j] = (int8_t)k_minimum(b + 4, j);
@@ -269,7 +269,7 @@ static void part_q6_k(struct kg_quant_parts *to, const unsigned char *b)
         to->q[i] = (uint8_t)(six_bits(b, i) + 96); /* - 32 + 128 */
 }
 
-/* ---- written ---- */
+/* ---- writing ---- */
 
 static void put_half(unsigned char *to, float x)
 {
@@ -282,7 +282,7 @@ static void put_half(unsigned char *to, float x)
 
 static void narrow_f16(unsigned char *b, const float *x) { put_half(b, x[0]); }
 
-/* The value of the largest size, the first of several. */
+/* The value of the largest magnitude, the first of equal ones. */
 static float largest(const float *x)
 {
     float most = 0;
@@ -315,9 +315,9 @@ static void narrow_q4_0(unsigned char *b, const float *x)
     }
 }
 
-/* ---- written, 256 values ---- */
+/* ---- writing, 256 values ---- */
 
-/* To the nearest, ties to even, within the range. */
+/* Rounds to the nearest, ties to even, and limits to the range. */
 static int nearest(float x, int low, int high)
 {
     if (!(x > (float)low))
@@ -343,8 +343,8 @@ static void measure(struct line *a, const float *x, const float *weights)
     }
 }
 
-/* The line of least weighted squares through x over q = round(inverse (x - low)).
- * false: no line, all q are one */
+/* Fits x = scale q + low for q = round(inverse (x - low)), by weighted least squares.
+ * returns false if all q are equal */
 static bool fit(struct line *a, const float *x, const float *weights, float inverse,
                 float low)
 {
@@ -371,8 +371,8 @@ static bool fit(struct line *a, const float *x, const float *weights, float inve
     return d > 0;
 }
 
-/* The best of 22 lines: the one through the smallest and the largest value, and those
- * fitted to what 21 other scales round to. Large values weigh more. */
+/* The best of 22 lines: the one through the smallest and the largest value, and 21 fits
+ * to the q of other scales. Large values weigh more. */
 static void search_line(struct line *best, const float *x)
 {
     float weights[PART4], squares = 0, low = x[0], high = x[0];
@@ -434,7 +434,7 @@ static void narrow_q4_k(unsigned char *b, const float *x)
     }
 }
 
-/* Of 19 scales the one of the least squared errors, weighted by squares. */
+/* Of 19 scales, the one of least squared error; x squared is the weight. */
 static float search_scale(int q[PART6], const float *x)
 {
     float most = 0, scale = 0, best = 0;
@@ -442,7 +442,7 @@ static float search_scale(int q[PART6], const float *x)
     for (int i = 0; i < PART6; i++)
         most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
     for (int i = 0; i < PART6; i++)
-        q[i] = -32; /* written as 0 */
+        q[i] = -32; /* stored as 0 */
     for (int k = 0; k < 19 && fabsf(most) >= 1e-15f; k++) {
         const int s = k == 0 ? 0 : k < 10 ? k - 10 : k - 9; /* 0, -9 .. -1, 1 .. 9 */
         const float inverse = -(32 + 0.1f * (float)s) / most;
@@ -519,7 +519,7 @@ static const struct kg_quant QUANTS[] = {
     {"IQ4_NL", 20, 32, 18, widen_iq4_nl, NULL, {0}},
     {"IQ4_XS", 23, 256, 136, widen_iq4_xs, NULL, {0}},
     {"MXFP4", 39, 32, 17, widen_mxfp4, NULL, {0}},
-    /* known, and not read */
+    /* known, but not read */
     {"Q8_1", 9, 32, 0, NULL, NULL, {0}},
     {"Q8_K", 15, 256, 0, NULL, NULL, {0}},
     {"IQ2_XXS", 16, 256, 0, NULL, NULL, {0}},

@@ -89,7 +89,7 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
         return open_parquet(r, err);
     if (r->kind == KG_TEXT_LINES)
         return kg_jsonl_open_stream(&r->lines, kg_unpack_stream(r->unpack), path, err);
-    while (next_solid(r) != '[') { /* that was seen */
+    while (next_solid(r) != '[') { /* kg_unpack_sniff has seen it */
     }
     return kg_json_builder_create(&r->builder, KG_JSONL_MAX_LINE_BYTES, err);
 }
@@ -168,7 +168,7 @@ static kg_status extend_element(struct kg_records *r, const char *chunk, size_t 
     return kg_str_append(&r->element, chunk, n, err);
 }
 
-/* From the { that was read to the } that belongs to it, into r->element. */
+/* Reads into r->element, from the { that was read to its matching }. */
 static kg_status cut_element(struct kg_records *r, struct kg_err *err)
 {
     char chunk[CHUNK_BYTES];
@@ -197,7 +197,7 @@ static kg_status cut_element(struct kg_records *r, struct kg_err *err)
     return extend_element(r, chunk, n, err);
 }
 
-/* The end of the array, and nothing after it. */
+/* Reads the end of the array; nothing may follow it. */
 static kg_status end_array(struct kg_records *r, struct kg_err *err)
 {
     int c = next_solid(r);

@@ -52,8 +52,8 @@ struct kg_st_set {
     struct kg_st_tensor *tensors; /* owned, sorted by name */
     size_t n_tensors;
     size_t capacity;
-    char **renamed; /* owned (n_tensors): names that are not their header's; or NULL */
-    char **names;   /* owned: of tensors that were added */
+    char **renamed; /* owned (n_tensors), or NULL: new names; NULL: not renamed */
+    char **names;   /* owned: names of kg_st_add's tensors */
     size_t n_names;
     size_t name_capacity;
 };
@@ -194,7 +194,7 @@ static int compare_places(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones first */
 }
 
-/* The ranges of a file's tensors must tile its data. Sorts them by place. */
+/* The ranges of a file's tensors must tile its data. Sorts them by offset. */
 static kg_status check_tiling(struct kg_st_tensor *tensors, size_t n,
                               const struct part *part, struct kg_err *err)
 {
@@ -221,7 +221,7 @@ static kg_status check_tiling(struct kg_st_tensor *tensors, size_t n,
     return KG_OK;
 }
 
-/* Split a file into header and data. Fills data, data_bytes, header. */
+/* Splits a file into header and data. Sets data, data_bytes and header. */
 static kg_status read_header(struct part *part, const unsigned char *bytes, uint64_t n,
                              struct kg_err *err)
 {
@@ -392,7 +392,7 @@ void kg_st_close(struct kg_st_set *set)
     kg_mem_free(set);
 }
 
-/* ---- of other formats ---- */
+/* ---- sets of other formats ---- */
 
 kg_status kg_st_begin(struct kg_st_set **set, size_t n_files, struct kg_err *err)
 {
@@ -576,7 +576,7 @@ out:
     return status;
 }
 
-/* Weights that a folder can have in other files, by the end of their names. */
+/* Other files of weights by the end of their name, and what to do with them. */
 static const struct {
     const char *end, *about;
 } other_weights[] = {
@@ -635,9 +635,9 @@ kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err 
 
 struct slot {
     char *name;     /* owned */
-    uint64_t begin; /* in the data; a tensor's place in the file is data_begin more */
+    uint64_t begin; /* offset in the data, which starts at data_begin */
     uint64_t bytes;
-    uint64_t filled; /* so far, wherever in it */
+    uint64_t filled; /* bytes put so far, anywhere in the tensor */
 };
 struct kg_st_writer {
     struct kg_file_writer file;
@@ -646,7 +646,7 @@ struct kg_st_writer {
     uint64_t data_begin; /* length of the header */
 };
 
-/* A writer that knows names and sizes; fails on what a reader would refuse. */
+/* Sets names and sizes of the tensors; fails on what a reader would refuse. */
 static kg_status plan(struct kg_st_writer *w, const struct kg_st_decl *decls, size_t n,
                       struct kg_err *err)
 {
@@ -704,7 +704,7 @@ static kg_status put_decl(struct kg_str *out, const struct kg_st_decl *d, uint64
                          (unsigned long long)begin, (unsigned long long)(begin + bytes));
 }
 
-/* Says where every tensor is to lie. */
+/* Makes the header, and sets the offset of every tensor. */
 static kg_status put_header(struct kg_str *out, struct kg_st_writer *w,
                             const struct kg_st_decl *decls, struct kg_err *err)
 {
@@ -747,7 +747,7 @@ static kg_status begin_file(struct kg_st_writer *w, const char *path,
     return kg_file_writer_put(&w->file, header->data, header->len, err);
 }
 
-/* joins: another has begun the file */
+/* joins: another writer has begun the file */
 static kg_status open_writer(struct kg_st_writer **out, const char *path, bool joins,
                              const struct kg_st_decl *decls, size_t n, struct kg_err *err)
 {

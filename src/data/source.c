@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-/* A file whose name ends so.
- * read: as kg_source_read */
+/* A model in one file whose name ends in `end`.
+ * read: like kg_source_read */
 struct format {
     const char *end;
     kg_status (*read)(struct kg_str *out, const char *model, const char *file,
@@ -23,8 +23,8 @@ static const struct format FORMATS[] = {
     {NULL, NULL, NULL},
 };
 
-/* By the name alone, so that a file that cannot be opened is named as what it is. NULL
- * for a folder. */
+/* Decides by the name alone, so that errors of a file that cannot be opened name its
+ * format.   returns NULL for a folder */
 static const struct format *format_of(const char *model)
 {
     const size_t n = strlen(model);
@@ -51,7 +51,7 @@ kg_status kg_source_read(struct kg_str *out, const char *model, const char *file
 {
     const struct format *format = format_of(model);
 
-    if (format && !kg_file_exists(model)) /* not NOTFOUND: that is a file of the model */
+    if (format && !kg_file_exists(model)) /* ENOTFOUND would mean a missing `file` only */
         return kg_fail(err, KG_EINVAL, "%s: expected a model, found no such file", model);
     return format ? format->read(out, model, file, err)
                   : kg_file_read(out, kg_path_in(model, file).text, max_bytes, err);

@@ -100,7 +100,7 @@ static void skip_map(struct kg_thrift *t, int depth)
     }
 }
 
-/* The head of the next field.   *id: of the field before, becomes its own
+/* Reads the header of the next field.   *id: the previous field's; set to this field's
  * returns the type, 0 at the end of the struct */
 static int next_field(struct kg_thrift *t, int64_t *id)
 {
@@ -215,7 +215,7 @@ static void read_list(struct kg_thrift *t, void *out, size_t offset)
     skip_list(t, 1);
 }
 
-/* The type that a field of this kind has in the protocol; integers have several. */
+/* The protocol's type of a field of this kind; 0: several types are possible. */
 static int type_of(enum kg_thrift_kind kind)
 {
     switch (kind) {

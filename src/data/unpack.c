@@ -51,7 +51,7 @@ static unsigned char *input(const void *bytes)
     return (unsigned char *)(uintptr_t)bytes;
 }
 
-/* All gzip members of the block. */
+/* Inflates all gzip members of the block. */
 static kg_status inflate_all(z_stream *z, size_t bytes, struct kg_err *err)
 {
     int code;
@@ -109,7 +109,8 @@ static kg_status unpack_brotli(void *out, size_t bytes, const void *packed, size
     return size == bytes ? KG_OK : wrong_size(bytes, size, err);
 }
 
-/* What a block of n bytes unpacks to, at most `room`; -1: it does not. */
+/* Decompresses a block of n bytes.   returns its size, or -1 if damaged or beyond
+ * `room` */
 static int lz4_block(char *out, size_t room, const char *packed, size_t n)
 {
     return n <= INT_MAX && room <= INT_MAX
@@ -130,7 +131,7 @@ static kg_status unpack_lz4(void *out, size_t bytes, const void *packed, size_t 
     return (size_t)size == bytes ? KG_OK : wrong_size(bytes, (size_t)size, err);
 }
 
-/* A big-endian length at *p, which moves after it.   returns false at the end */
+/* A big-endian length at *p, which moves past it.   returns false at the end */
 static bool take_length(size_t *length, const unsigned char **p, const unsigned char *end)
 {
     const unsigned char *b = *p;
@@ -142,8 +143,8 @@ static bool take_length(size_t *length, const unsigned char **p, const unsigned 
     return true;
 }
 
-/* Frames of Hadoop: the length of what is packed, then its blocks, each after its packed
- * length, until there is so much.   returns false where it is something else */
+/* Hadoop's frames: the unpacked length of some blocks, then these blocks, each after its
+ * packed length.   returns false if the data has another form */
 static bool unpack_frames(char *out, size_t bytes, const unsigned char *p, size_t n)
 {
     const unsigned char *end = p + n;
@@ -202,8 +203,8 @@ uint32_t kg_unpack_crc32(const void *bytes, size_t n)
 /* ---- a file as a stream ---- */
 
 struct kg_unpack {
-    FILE *file;   /* owned: the bytes as they are */
-    FILE *stream; /* owned: the text, over this struct */
+    FILE *file;   /* owned: the bytes of the file */
+    FILE *stream; /* owned: the text, from cookie_read */
     char *path;   /* owned */
     enum kg_codec codec;
     z_stream z;
@@ -212,12 +213,12 @@ struct kg_unpack {
     bool in_frame;       /* a member or frame has begun and not ended */
     unsigned char *in;   /* owned (BUFFER_BYTES) */
     size_t in_at, in_n;  /* in[in_at..in_n) is not yet unpacked */
-    unsigned char *text; /* owned (BUFFER_BYTES): the first text, to look at */
+    unsigned char *text; /* owned (BUFFER_BYTES): first text, to sniff at */
     size_t text_at, text_n;
     struct kg_err err; /* of the last read that failed */
 };
 
-/* More packed bytes, when all are used up. */
+/* Reads more packed bytes, if all are used. */
 static kg_status refill(struct kg_unpack *u, struct kg_err *err)
 {
     if (u->in_at < u->in_n)
@@ -235,7 +236,7 @@ static kg_status damaged(const struct kg_unpack *u, const char *why, struct kg_e
                    u->codec == KG_CODEC_GZIP ? "gzip" : "zstd", why);
 }
 
-/* Unpack from in to out.   *made: bytes of out */
+/* Unpacks from u->in to out.   *made: bytes written to out */
 static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t n,
                            struct kg_err *err)
 {
@@ -255,8 +256,8 @@ static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t 
     return KG_OK;
 }
 
-/* What of a text a frame wants kept while it is unpacked, out of its header (RFC 8878,
- * 3.1.1.1).   returns 0 where the header is not all there */
+/* The window that a frame needs, from its header (RFC 8878, 3.1.1.1).   returns 0 if the
+ * header is not complete */
 static uint64_t zstd_window(const unsigned char *frame, size_t n)
 {
     static const size_t sizes[] = {1, 2, 4, 8}, ids[] = {0, 1, 2, 4};
@@ -264,20 +265,20 @@ static uint64_t zstd_window(const unsigned char *frame, size_t n)
     size_t at, size;
 
     if (n < 6 || memcmp(frame, "\x28\xb5\x2f\xfd", 4) != 0)
-        return 0; /* the header began in bytes that were read before */
+        return 0; /* the header began in bytes that were read earlier */
     if (!(frame[4] & 0x20)) {
         window = (uint64_t)1 << (10 + (frame[5] >> 3));
         return window + window / 8 * (frame[5] & 7);
     }
-    at = 5 + ids[frame[4] & 3]; /* one segment: the whole text */
+    at = 5 + ids[frame[4] & 3]; /* one segment: the window is the whole text */
     size = sizes[frame[4] >> 6];
     for (size_t i = size; i > 0 && n >= at + size; i--)
         window = window << 8 | frame[at + i - 1];
     return window;
 }
 
-/* A frame of `zstd --long=28` and more is not damaged: it wants more memory than a file
- * may ask for.   frame: its first n bytes */
+/* A frame of `zstd --long=28` or more is not damaged: it needs more memory than kedge
+ * allows a file.   frame: its first n bytes */
 static kg_status zstd_failed(const struct kg_unpack *u, size_t code,
                              const unsigned char *frame, size_t n, struct kg_err *err)
 {
@@ -330,7 +331,7 @@ static kg_status step(struct kg_unpack *u, size_t *made, void *out, size_t n,
     }
 }
 
-/* Up to n bytes of text.   *made: 0 at the end alone */
+/* Unpacks up to n bytes of text.   *made: 0 only at the end */
 static kg_status unpack_some(struct kg_unpack *u, size_t *made, void *out, size_t n,
                              struct kg_err *err)
 {
@@ -440,7 +441,7 @@ void kg_unpack_close(struct kg_unpack *u)
     kg_mem_free(u);
 }
 
-/* From i on, after spaces, stands `text`: the place after it, or 0. */
+/* Skips spaces from i on.   returns the index after `text` if it follows, otherwise 0 */
 static size_t behind(const struct kg_unpack *u, size_t i, const char *text)
 {
     const size_t n = strlen(text);
@@ -450,7 +451,7 @@ static size_t behind(const struct kg_unpack *u, size_t i, const char *text)
     return i + n <= u->text_n && memcmp(u->text + i, text, n) == 0 ? i + n : 0;
 }
 
-/* An object that begins with a list of objects under one of the names of a split. */
+/* Whether an object begins with a list of objects whose key is the name of a split. */
 static bool is_wrapped(const struct kg_unpack *u)
 {
     static const char *const names[] = {"\"data\"", "\"train\"", "\"validation\"",
