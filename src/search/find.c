@@ -28,18 +28,18 @@
 
 enum {
     COLLECT_MAX = 1024,     /* distinct words of a query that are looked up */
-    ENOUGH_WORDS = 2,       /* so many others, and stop words are left out */
-    FIRST_GROUP_ROWS = 400, /* passages of the first group; each further one 4 times */
+    ENOUGH_WORDS = 2,       /* with this many other words, stop words are ignored */
+    FIRST_GROUP_ROWS = 400, /* passages of the first group; times 4 for each next */
     WORD_BYTES_MAX = 256,
 };
 
 struct word {
-    const char *stem; /* what the index calls it; in `stems` */
+    const char *stem; /* the word in the index; in `stems` */
     size_t n_stem;
-    size_t from, to; /* in the query: what FTS5 is asked */
-    int times;       /* in the query */
+    size_t from, to; /* bytes of the query, which FTS5 gets */
+    int times;       /* occurrences in the query */
     bool stop;
-    int64_t passages; /* that have it */
+    int64_t passages; /* number of passages with the word */
     double weight;    /* times * idf^power */
 };
 
@@ -48,7 +48,7 @@ struct kg_searcher {
     sqlite3 *db;
     sqlite3_stmt *match, *passages_of, *passage;
     fts5_tokenizer tokenizer;
-    Fts5Tokenizer *words_of; /* owned instance */
+    Fts5Tokenizer *words_of; /* owned */
 
     /* one query */
     const char *query;
@@ -61,15 +61,15 @@ struct kg_searcher {
     struct kg_err err;
 
     /* one group, for the ranking function */
-    int first, behind; /* words of the group */
+    int first, behind; /* the group is words[first .. behind) */
     int64_t rows, rows_max;
-    double norm_scale, norm_base; /* of k1 (1 - b + b length / mean) */
+    double norm_scale, norm_base; /* base + scale length = k1 (1 - b + b length / mean) */
     double saturated, delta;      /* k1 + 1, delta */
 
-    struct kg_candidate *best; /* (topk) sorted: by words, in the end the answer */
+    struct kg_candidate *best; /* (topk) sorted; first by words, finally the result */
     size_t n_best, topk;
 
-    struct kg_seeker *seeker;   /* by vectors; NULL: words alone */
+    struct kg_seeker *seeker;   /* search by vectors; NULL: by words only */
     struct kg_str valid;        /* the query as UTF-8 */
     struct kg_candidate *fused; /* (topk) */
     size_t fused_capacity;
@@ -94,8 +94,8 @@ static int count_in(const Fts5ExtensionApi *api, Fts5Context *fts, int phrase)
     return n;
 }
 
-/* Called by FTS5 for each passage it stops at. Phrases are numbered as they stand in the
- * expression: the group, the group again, the later words. */
+/* Called by FTS5 for each passage at which it stops. Phrases are numbered in the order of
+ * the expression: group, group again, later words. */
 static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_context *out,
                       int n, sqlite3_value **args)
 {
@@ -162,7 +162,7 @@ kg_status kg_searcher_open(struct kg_searcher **s, const struct kg_index *index,
     KG_TRY_GOTO(out, join_fts5(fresh, err));
     const char *path = fresh->index->path;
 
-    /* only the row that reaches the limit is a result: score_row keeps what counts */
+    /* score_row collects the passages; only a row that reaches rows_max is a result */
     KG_TRY_GOTO(
         out,
         kg_sql_prepare(&fresh->match, fresh->db, path,
@@ -214,14 +214,14 @@ static struct word *find_word(struct kg_searcher *s, const char *stem, size_t n)
     return NULL;
 }
 
-/* stem is an offset until all are there: the text may move while it grows */
+/* Adds a word. Its stem is an offset until look_up, because `stems` moves as it grows. */
 static int take_word(void *context, int flags, const char *stem, int n, int from, int to)
 {
     struct kg_searcher *s = context;
 
     (void)flags;
     if (n > WORD_BYTES_MAX || to - from > WORD_BYTES_MAX)
-        return SQLITE_OK; /* no word of any language; the index has it cut off anyhow */
+        return SQLITE_OK; /* no word of any language; the index truncates it anyway */
     struct word *w = find_word(s, stem, (size_t)n);
     if (w) {
         w->times++;
@@ -295,7 +295,7 @@ static int by_weight(const void *a, const void *b)
 
     if (x->weight != y->weight)
         return x->weight > y->weight ? -1 : 1;
-    return x->from < y->from ? -1 : 1; /* no two begin at one place */
+    return x->from < y->from ? -1 : 1; /* no two start at the same byte */
 }
 
 static void weigh(struct kg_searcher *s)
@@ -312,8 +312,8 @@ static void weigh(struct kg_searcher *s)
     qsort(s->words, (size_t)s->n_words, sizeof *s->words, by_weight);
 }
 
-/* The words that count, best first: those of the corpus, stop words only in a query that
- * has little else, the rarest KG_QUERY_TERMS_MAX, and no more than can be walked. */
+/* Keeps the words that count, heaviest first: words of the corpus, stop words only if
+ * there is little else, and no more words and passages than the limits allow. */
 static kg_status choose(struct kg_searcher *s, struct kg_err *err)
 {
     int64_t postings = 0;
@@ -389,7 +389,7 @@ static kg_status run_group(struct kg_searcher *s, struct kg_err *err)
     return status;
 }
 
-/* Whether the words from `first` on can still change the answer. */
+/* Whether the words from `first` on can still change the result. */
 static bool worth_it(const struct kg_searcher *s)
 {
     double most = 0;
@@ -421,7 +421,7 @@ static kg_status run_groups(struct kg_searcher *s, struct kg_err *err)
 
 /* ---- the answer ---- */
 
-/* A column's text, as an offset until all are there. */
+/* Copies a column's text. *offset becomes a pointer when s->text no longer grows. */
 static kg_status take_column(const char **offset, struct kg_searcher *s, int column,
                              struct kg_err *err)
 {
@@ -484,7 +484,7 @@ static kg_status by_words(struct kg_searcher *s, const char *query, size_t n,
     return run_groups(s, err);
 }
 
-/* As many bytes of any query as are read, as UTF-8: what is none is U+FFFD. */
+/* The first KG_QUERY_BYTES_MAX bytes of the query as UTF-8; U+FFFD for invalid bytes. */
 static kg_status make_valid(struct kg_text *text, struct kg_searcher *s,
                             const char *query, size_t n, struct kg_err *err)
 {
@@ -505,13 +505,13 @@ static kg_status make_valid(struct kg_text *text, struct kg_searcher *s,
     return KG_OK;
 }
 
-/* So deep go the rankings that an answer is made of. */
+/* Depth of the rankings that are joined into a result. */
 static size_t depth_of(const struct kg_index *index, size_t topk)
 {
     return index->by_words && topk < KG_HYBRID_DEPTH ? KG_HYBRID_DEPTH : topk;
 }
 
-/* The vectors' ranking is the answer, or joins that of the words, which is in `best`. */
+/* The ranking by vectors is the result, or is fused with that by words in s->best. */
 static kg_status join(struct kg_searcher *s, size_t topk, const struct kg_text *text,
                       struct kg_err *err)
 {

@@ -34,7 +34,7 @@ static kg_status check_kind(sqlite3 *db, const char *path, struct kg_err *err)
     return KG_OK;
 }
 
-/* Where SQLite's header has what is asked here. */
+/* Offsets in the header of an SQLite file. */
 enum { AT_PAGES = 28, AT_APPLICATION = 68 };
 
 static uint32_t number_at(const unsigned char *b, size_t at)
@@ -43,8 +43,8 @@ static uint32_t number_at(const unsigned char *b, size_t at)
            b[at + 3];
 }
 
-/* A file that was cut off: SQLite would find out at the first page that is missing. Of
- * other databases nothing is known yet. */
+/* A truncated index: SQLite would find out only at the first missing page. A database of
+ * another kind passes here; check_kind refuses it. */
 static kg_status check_size(const unsigned char *header, const char *path, uint64_t bytes,
                             struct kg_err *err)
 {
@@ -151,7 +151,7 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
 static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t *at,
                               struct kg_err *err)
 {
-    const void *lengths = sqlite3_column_blob(get, 0); /* NULL for none */
+    const void *lengths = sqlite3_column_blob(get, 0); /* NULL if it is empty */
     int64_t n = sqlite3_column_bytes(get, 0) / (int64_t)sizeof *index->lengths;
 
     if (!lengths)

@@ -237,7 +237,7 @@ static kg_status read_passage(struct kg_passage *p, const struct kg_json *v,
     return read_document(p, document, at, err);
 }
 
-/* The lists, and how many passages they hold. */
+/* Finds the lists, and counts their passages. */
 static kg_status read_lists(const struct kg_json **lists, size_t *total,
                             const struct kg_json *root, size_t n, struct kg_err *err)
 {

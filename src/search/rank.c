@@ -36,7 +36,7 @@ static double share(const struct kg_ranking *r, size_t i, enum kg_fusion fusion)
     return r->weight * (most > least ? (r->at[i].score - least) / (most - least) : 1);
 }
 
-/* The place of a passage; n where it has none. */
+/* The index of a passage in the ranking; n if it is not in it. */
 static size_t find(const struct kg_ranking *r, int64_t row)
 {
     size_t i = 0;

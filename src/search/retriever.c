@@ -25,7 +25,6 @@ enum {
     MAX_WAITERS = 1 << 24,
 };
 
-/* A row for dense vectors (a flat index of embeddings) would stand here. */
 static const struct kg_retriever_engine *const engines[] = {&kg_retriever_http,
                                                             &kg_retriever_index};
 
@@ -37,7 +36,7 @@ struct delivery {
 struct kg_retriever {
     char *where; /* owned */
     int timeout_ms, tries;
-    double since; /* when the engine answered last, or was first asked */
+    double since; /* when the engine last answered, or was first asked */
     const struct kg_retriever_engine *row;
     void *engine;
     int64_t cache; /* answers kept at most */
@@ -181,7 +180,7 @@ static void link_newest(struct kg_retriever *r, struct kg_question *q)
     r->kept_bytes += size_of(q);
 }
 
-/* Out of table and list; freed when nobody is owed its answer any more. */
+/* Removes q from table and list, and frees it when no delivery needs it any more. */
 static void forget(struct kg_retriever *r, struct kg_question *q)
 {
     if (q->kept)
@@ -192,9 +191,9 @@ static void forget(struct kg_retriever *r, struct kg_question *q)
         at = &(*at)->in_bucket;
     *at = q->in_bucket;
     r->n_questions--;
-    q->n = 0; /* marks it: no longer in the table */
+    q->n = 0;
     kg_mem_free(q->text);
-    q->text = NULL;
+    q->text = NULL; /* no longer in the table */
     if (q->owed == 0)
         question_free(q);
 }
@@ -280,7 +279,7 @@ void kg_retriever_close(struct kg_retriever *r)
         return;
     if (r->engine)
         r->row->close(r->engine);
-    /* Deliveries may hold questions that are in the table no more. */
+    /* deliveries may point to questions that are no longer in the table */
     for (size_t i = r->first_ready; i < r->n_ready; i++) {
         struct kg_question *q = r->ready[i].question;
 
@@ -365,7 +364,7 @@ kg_status kg_retriever_ask(struct kg_retriever *r, const char *query, size_t n,
 
 /* ---- answers ---- */
 
-/* From the engine: all who wait are owed the answer. */
+/* Called by the engine: queues the answer for all waiters. */
 static void on_answered(void *user, struct kg_question *q)
 {
     struct kg_retriever *r = user;
@@ -384,7 +383,7 @@ static void on_answered(void *user, struct kg_question *q)
     q->n_waiters = 0;
     q->answered = true;
     if (q->reason || q->status != KG_OK) {
-        forget(r, q); /* asked again, it is tried again */
+        forget(r, q); /* so that the next query of this text tries again */
         return;
     }
     link_newest(r, q);
@@ -407,7 +406,7 @@ static kg_status deliver(struct kg_retriever *r, const struct delivery *d,
     return status;
 }
 
-/* What was there when it began: answers to queries that `done` asks come later. */
+/* Delivers what is ready now; a later poll delivers the answers to what `done` asks. */
 static kg_status deliver_ready(struct kg_retriever *r, kg_retrieved_fn done, void *user,
                                struct kg_err *err)
 {
@@ -435,7 +434,7 @@ static kg_status poll_engine(struct kg_retriever *r, int timeout_ms, struct kg_e
     return r->status;
 }
 
-/* On the board of phases; an index in this process has no tries. */
+/* Shows the wait as a phase; an index in this process has no tries. */
 static int show_wait(const struct kg_retriever *r)
 {
     if (r->row == &kg_retriever_index)
@@ -455,7 +454,7 @@ kg_status kg_retriever_poll(struct kg_retriever *r, int timeout_ms, kg_retrieved
 
     if (r->in_flight > 0)
         KG_TRY(
-            poll_engine(r, 0, err)); /* what was asked goes out even if some is ready */
+            poll_engine(r, 0, err)); /* send new queries even if some answers are ready */
     if (r->first_ready == r->n_ready && r->in_flight > 0 && left > 0)
         phase = show_wait(r);
     while (r->first_ready == r->n_ready && r->in_flight > 0 && left > 0) {

@@ -15,7 +15,7 @@
 enum {
     QUOTED_BYTES = 200,                /* of an answer, in a message */
     REQUEST_TEXT_BYTES = 512 << 10,    /* of queries in one request */
-    PASSAGE_ALLOWANCE_BYTES = 1 << 20, /* of an answer, for each passage asked for */
+    PASSAGE_ALLOWANCE_BYTES = 1 << 20, /* of an answer, per requested passage */
     ANSWER_MIN_BYTES = 16 << 20,
     ANSWER_MAX_BYTES = 256 << 20,
 };
@@ -110,7 +110,7 @@ static kg_status http_ask(void *engine, struct kg_question *q, struct kg_err *er
 
 /* ---- sending ---- */
 
-/* The first questions that wait, as many as one request takes. */
+/* Takes the first waiting questions, as many as fit into one request. */
 static void fill(struct engine *e, struct request *r)
 {
     size_t bytes = 0;
@@ -130,7 +130,7 @@ static void fill(struct engine *e, struct request *r)
     }
 }
 
-/* What could not be sent waits again, in its order. */
+/* Puts back what could not be sent, in the old order. */
 static void put_back(struct engine *e, struct request *r)
 {
     while (r->n > 0) {
@@ -185,7 +185,7 @@ static void fail_all(struct engine *e, struct request *r, const char *reason)
     give_back(e, r);
 }
 
-/* A lack of memory is not an answer of the server: it ends the poll. */
+/* Lack of memory is not an answer of the server: it ends the poll. */
 static void give_up(struct engine *e, struct request *r)
 {
     for (size_t i = 0; i < r->n; i++)
@@ -193,7 +193,7 @@ static void give_up(struct engine *e, struct request *r)
     give_back(e, r);
 }
 
-/* The beginning of what a server said, in one line that can be printed. */
+/* Quotes the beginning of a server's answer as one printable line. */
 static void quote(char out[QUOTED_BYTES + 1], const char *body, size_t n)
 {
     size_t m = n < QUOTED_BYTES ? n : QUOTED_BYTES;
@@ -203,7 +203,7 @@ static void quote(char out[QUOTED_BYTES + 1], const char *body, size_t n)
     out[m] = 0;
 }
 
-/* The best topk: what a server sends beyond what was asked for is not kept. */
+/* Keeps the best topk: a server may send more than was requested. */
 static void take_passages(const struct engine *e, struct kg_question *q,
                           const struct kg_retrieve_answer *a, size_t i)
 {

@@ -20,10 +20,10 @@ struct list {
 
 struct engine {
     struct kg_index *index;
-    struct kg_searcher *searcher; /* the thread's */
+    struct kg_searcher *searcher; /* used by one thread: the search thread, or poll's */
     int topk;
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t asked, answered;
     struct list todo, done;
     bool stop, runs; /* runs: there is a thread */
@@ -56,8 +56,8 @@ static struct kg_question *list_take(struct list *l)
 
 /* ---- the thread ---- */
 
-/* What was asked together shares what it can. Where that fails, each question is searched
- * for by itself, and tells its own error. */
+/* Queries that arrive together share work if they can. If that fails, each is searched
+ * for alone and reports its own error. */
 static void look_ahead(struct engine *e, struct kg_question *const *batch, size_t n)
 {
     struct kg_query queries[KG_AHEAD_MAX];
@@ -92,7 +92,8 @@ static size_t take_batch(struct kg_question **batch, struct engine *e)
     return n;
 }
 
-/* The lock is held before and after. What a stop finds unanswered is forgotten. */
+/* Called and returns with the lock held. After a stop, remaining questions are
+ * dropped. */
 static void answer_batch(struct engine *e, struct kg_question *const *batch, size_t n)
 {
     pthread_mutex_unlock(&e->lock);
@@ -215,7 +216,7 @@ static kg_status index_poll(void *engine, int timeout_ms, kg_answered_fn answere
     list_clear(&e->done);
     pthread_mutex_unlock(&e->lock);
     while (q) {
-        struct kg_question *next = q->next; /* q may be freed by who takes it */
+        struct kg_question *next = q->next; /* answered() may free q */
 
         answered(user, q);
         q = next;

@@ -17,9 +17,9 @@ enum { TIMEOUT_MS = 3000, ANSWER_BYTES = 1 << 16 };
 static const char retrieve[] = "/retrieve", health[] = "/health";
 
 struct said {
-    char kind[16];    /* "": it does not say */
-    int64_t passages; /* -1: it does not say */
-    char why[256];    /* there is nothing to compare; "": it was asked and answered */
+    char kind[16];    /* "": not reported */
+    int64_t passages; /* -1: not reported */
+    char why[256];    /* why nothing can be compared; "": the server answered */
 };
 
 static void read_said(struct said *s, const char *body, size_t n)
@@ -52,7 +52,7 @@ static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err 
     return KG_OK;
 }
 
-/* Of the one request that this client makes. */
+/* Makes the one request of a client. */
 static kg_status ask(struct said *s, const char *url, struct kg_err *err)
 {
     const struct kg_http_client_opts opts = {.tries = 1,
@@ -69,7 +69,7 @@ static kg_status ask(struct said *s, const char *url, struct kg_err *err)
     return status;
 }
 
-/* http://HOST:PORT/retrieve to http://HOST:PORT/health. */
+/* Requests http://HOST:PORT/health for http://HOST:PORT/retrieve. */
 static kg_status ask_beside(struct said *s, const char *where, struct kg_err *err)
 {
     const size_t n = strlen(where), end = sizeof retrieve - 1;
@@ -87,7 +87,7 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     return status;
 }
 
-/* What it says. Keys are not named: a recipe and a suite spell them differently. */
+/* Messages name no keys, because a recipe and a suite spell them differently. */
 static kg_status compare(const struct said *s, const struct kg_retriever_opts *opts,
                          struct kg_err *err)
 {

@@ -22,7 +22,7 @@ static kg_status status_of(int code)
         return KG_ENOSPACE;
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-    case SQLITE_ERROR: /* a table that is not there, a value that FTS5 cannot read */
+    case SQLITE_ERROR: /* a missing table, a value that FTS5 cannot read */
         return KG_EFORMAT;
     case SQLITE_INTERRUPT:
         return KG_EINTERRUPTED;
@@ -91,10 +91,10 @@ kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sq
     return status;
 }
 
-/* In KiB, of each reader: the inner pages of every tree, and those of frequent words. */
+/* 32 MiB per reader: the inner pages of every tree, and those of frequent words. */
 #define PAGES_IN_MEMORY "PRAGMA cache_size=-32768"
 
-/* A path as a URI: what has a meaning there is written as %XX. */
+/* A path as a URI: characters that have a meaning there become %XX. */
 static kg_status put_uri(struct kg_str *uri, const char *path, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(uri, "file:", err));
@@ -147,7 +147,7 @@ unsigned kg_sql_page_size(const unsigned char *header)
 {
     unsigned size = header[16] * 256u + header[17];
 
-    return size == 1 ? 65536 : size; /* the format's way to say it in two bytes */
+    return size == 1 ? 65536 : size; /* the format's code, as 65536 needs three bytes */
 }
 
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,

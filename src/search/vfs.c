@@ -10,7 +10,7 @@
 
 #define NAME "kedge-strict"
 
-/* What SQLite sees; the system's file lies behind it. */
+/* What SQLite sees; the system's file follows it in memory. */
 struct strict_file {
     sqlite3_file base;
     sqlite3_file *real;
@@ -86,7 +86,7 @@ static int strict_device(sqlite3_file *f)
     return SQLITE_IOCAP_IMMUTABLE;
 }
 
-/* Version 1 knows no maps. */
+/* Version 1 has no memory maps. */
 static const sqlite3_io_methods methods = {
     .iVersion = 1,
     .xClose = strict_close,
