@@ -32,7 +32,6 @@ void kg_tagged_next(struct kg_tagged *out, const struct kg_tag_pair *pair,
     open = memmem(text + from, n - from, pair->open, open_n);
     if (!open)
         return;
-    /* where no closing tag follows the first opening one, none follows a later one */
     close = memmem(open + open_n, n - (size_t)(open + open_n - text), pair->close,
                    strlen(pair->close));
     if (!close)
@@ -55,7 +54,7 @@ static size_t blank_at(const char *text, size_t n)
     return kg_unicode_is_blank(cp) ? head : 0;
 }
 
-/* The same for the character that ends at byte n. */
+/* Like blank_at, for the character that ends at byte n. */
 static size_t blank_before(const char *text, size_t n)
 {
     size_t back = 1;

@@ -56,9 +56,9 @@ struct problem {
     const struct level *level;
 };
 
-/* The total of one step is stated wrongly, and carried on. */
+/* A wrong total in one step; the later steps continue with it. */
 struct fault {
-    int step; /* or -1 */
+    int step; /* -1: none */
     int total;
 };
 
@@ -67,7 +67,7 @@ static bool within(const struct problem *p, int total)
     return total >= 0 && total <= p->level->largest_total;
 }
 
-/* The total after all changes, or -1 when one on the way is out of range. */
+/* The total after all changes, or -1 if one on the way is out of range. */
 static int work(const struct problem *p, struct fault fault)
 {
     int total = p->start;
@@ -85,7 +85,7 @@ static int between(struct kg_task_draw *draw, int low, int high)
     return low + (int)kg_task_draw_below(draw, (uint64_t)(high - low + 1));
 }
 
-/* A change of either sign that keeps the total in range; each of those is as likely. */
+/* A change of either sign that keeps the total in range, each with equal chance. */
 static int draw_change(struct kg_task_draw *draw, const struct level *level, int total)
 {
     int most = level->largest_total - total < level->largest_change
@@ -97,8 +97,8 @@ static int draw_change(struct kg_task_draw *draw, const struct level *level, int
     return k <= least ? -k : k - least;
 }
 
-/* A wrong total in a drawn step, or in one after it when the totals that follow would
- * leave the range. The last step has none that follow, so there always is one. */
+/* A wrong total in a random step, or in a later one if the totals after it would leave
+ * the range. None follow the last step, so there always is one. */
 static struct fault draw_fault(const struct problem *p, struct kg_task_draw *draw)
 {
     struct fault none = {.step = -1};

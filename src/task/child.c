@@ -33,12 +33,12 @@ enum {
     PIPES = 3,
     READ_BYTES = 1 << 16,
     STDERR_BYTES = 4096, /* the last ones are kept */
-    SLICE_MS = 50,       /* between two looks at what no pipe tells */
-    LINGER_MS = 200,     /* for what stands in the pipes of a child that has ended */
+    SLICE_MS = 50,       /* poll interval for events without a pipe */
+    LINGER_MS = 200,     /* wait for the rest in the pipes of an ended child */
     MAX_VARIABLES = 1024,
 };
 static const double PATIENCE = 2;   /* see struct kg_task_talk */
-static const double STOP_GRACE = 3; /* for a batch in which a stop is asked for */
+static const double STOP_GRACE = 3; /* seconds for a batch after a stop request */
 
 extern char **environ;
 
@@ -48,7 +48,7 @@ struct kg_task_child {
     pid_t pid;                   /* and process group; 0: none */
     int ours[PIPES];             /* our ends; -1 when closed */
     int theirs[PIPES];           /* the child's ends, until it has started */
-    bool ended_input;            /* by us: it ends, sooner or later */
+    bool ended_input;            /* kedge closed its input, so it should end */
     char said[STDERR_BYTES + 1]; /* the end of its standard error */
     size_t said_n;
     char *buffer; /* owned, READ_BYTES */
@@ -59,12 +59,12 @@ struct run {
     struct kg_task_child *child;
     const struct kg_task_talk *talk;
     struct kg_str *out;
-    size_t begin; /* of out, where its answers begin */
-    size_t lines; /* of answers so far */
+    size_t begin; /* offset in out where its answers begin */
+    size_t lines; /* lines of answers so far */
     size_t sent;
     double deadline;
-    double stop; /* when it is broken off, once a stop was asked for; 0: none was */
-    double idle; /* since when nothing has moved */
+    double stop; /* when it is aborted after a stop request; 0: no request */
+    double idle; /* since when no data has moved */
 };
 
 static void close_one(int *fd)
@@ -76,8 +76,8 @@ static void close_one(int *fd)
 
 /* ---- the environment ---- */
 
-/* What programs need to be found, to write and to speak the user's language. Everything
- * else, keys and passwords among it, is handed on by name alone. */
+/* What programs need to run, to write and to speak the user's language. All other
+ * variables, such as keys and passwords, are passed only if the user names them. */
 static const char *const usual[] = {
     "PATH",
     "HOME",
@@ -135,7 +135,7 @@ static bool is_passed(const char *list, const char *variable)
     return is_listed(list, variable);
 }
 
-/* A name that is not there is a mistake: the program would miss it without a word. */
+/* An unset variable is a mistake: the program would lack it silently. */
 kg_status kg_task_env_check(const char *names, struct kg_err *err)
 {
     const char *name;
@@ -262,8 +262,7 @@ ssize_t kg_task_write_quietly(int fd, const char *bytes, size_t n)
 
 static bool is_retry(void) { return errno == EAGAIN || errno == EINTR; }
 
-/* A child that stops reading is not an error of its own: its answers and exit status
- * tell. */
+/* A child that stops reading is no error: its answers and exit status decide. */
 static void serve_input(struct run *run)
 {
     struct kg_task_child *c = run->child;
@@ -328,11 +327,10 @@ static void serve_error(struct kg_task_child *c)
         close_one(&c->ours[ERR]);
 }
 
-/* ---- what no pipe tells ---- */
+/* ---- events without a pipe ---- */
 
-/* Looked at without reaping it: while it is a zombie, its group's number is still its
- * own. One that cannot be looked at has been reaped by somebody else: kg_task_child_end
- * says so. */
+/* Looks without reaping: while the child is a zombie, its group's number is not reused.
+ * If waitid fails, somebody else reaped the child: kg_task_child_end reports that. */
 bool kg_task_child_ended(const struct kg_task_child *c)
 {
     siginfo_t info = {.si_pid = 0};
@@ -384,8 +382,8 @@ static kg_status check_time(struct run *run, double now, struct kg_err *err)
         c->command.timeout_ms, last_said(c));
 }
 
-/* It has read all there is, and says nothing: for half its time at most, so that what is
- * left does for the answers. */
+/* Whether the child seems to wait for the end of its input: it has read all, and nothing
+ * has moved for PATIENCE, or for half its time, so that the rest is left for answers. */
 static bool waits_for_the_end(const struct run *run, double now)
 {
     double half = run->child->command.timeout_ms / 2000.0;
@@ -399,7 +397,7 @@ static bool waits_for_the_end(const struct run *run, double now)
 
 /* ---- a batch ---- */
 
-/* Wait for one of the pipes, not long.   moved: whether something went through one */
+/* Waits for a pipe, at most wait_ms.   *moved: whether one was ready */
 static kg_status serve(struct run *run, int wait_ms, bool *moved, struct kg_err *err)
 {
     struct kg_task_child *c = run->child;
@@ -426,7 +424,7 @@ static kg_status serve(struct run *run, int wait_ms, bool *moved, struct kg_err 
     return KG_OK;
 }
 
-/* Whoever holds the pipes of a child that has ended has a moment to say what is left. */
+/* The child has ended: reads what is left in its pipes, which others may still hold. */
 static kg_status drain(struct run *run, struct kg_err *err)
 {
     double limit = kg_clock_seconds() + 5;
@@ -439,7 +437,7 @@ static kg_status drain(struct run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* One whose input has ended has answered when it has ended too: its exit status
+/* A child whose input was closed has answered only when it ends: its exit status
  * counts. */
 static bool is_answered(const struct run *run)
 {
@@ -464,7 +462,7 @@ static kg_status converse(struct run *run, struct kg_err *err)
             c->ended_input = true;
             close_one(&c->ours[IN]);
         }
-        /* its outputs closed: it ends within the limit or is late; no pipe tells */
+        /* with its outputs closed, no pipe reports its end: look often */
         KG_TRY(serve(run, open ? SLICE_MS : 2, &moved, err));
         if (moved)
             run->idle = kg_clock_seconds();
@@ -515,10 +513,10 @@ bool kg_task_child_listens(const struct kg_task_child *c) { return c->ours[IN] >
 
 bool kg_task_child_is_done(const struct kg_task_child *c) { return c->ended_input; }
 
-/* ---- the two ends ---- */
+/* ---- start and end ---- */
 
-/* Kill what is left of it, and reap the child. wait_status: as waitpid gives it
- * returns 0, or the errno that tells why it cannot be had */
+/* Kills what is left of it, and reaps the child.   *wait_status: as from waitpid
+ * returns 0, or the errno of waitpid */
 static int finish(struct kg_task_child *c, int *wait_status)
 {
     int failed = 0;
@@ -564,7 +562,7 @@ void kg_task_child_kill(struct kg_task_child *c)
         close_one(&c->ours[i]);
         close_one(&c->theirs[i]);
     }
-    (void)finish(c, &wait_status); /* whatever it said: it is not wanted any more */
+    (void)finish(c, &wait_status); /* its exit status is not needed */
     kg_mem_free(c->buffer);
     kg_mem_free(c);
 }

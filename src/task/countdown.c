@@ -18,7 +18,7 @@ enum {
     MAX_NUMBERS = 8,
     MAX_EXPRESSION_BYTES = 256,
     MAX_DEPTH = 32,
-    MAX_VALUE = 1000000000, /* of a numerator or denominator on the way */
+    MAX_VALUE = 1000000000, /* of intermediate numerators and denominators */
 };
 
 /* ---- the expression ---- */
@@ -205,8 +205,8 @@ static bool same_numbers(const struct parser *p, const struct puzzle *puzzle)
     return true;
 }
 
-/* The expression of a response: after the last ####, else the last line with text;
- * without what follows an '='. */
+/* The expression of a response: after the last ####, else the last line with text; up to
+ * an '='. */
 static const char *find_expression(const char *text, size_t n, size_t *len)
 {
     const char *found = kg_task_after_marker(text, n, len);
@@ -259,7 +259,7 @@ static const struct level medium = {3, 50, "+-*/"};
 static const struct level hard = {4, 99, "+-*/"};
 enum { MAX_TARGET = 999 };
 
-/* One way to combine: value = value op number, or number op value. */
+/* A way to combine: value becomes value op number, or number op value. */
 struct step {
     char op;
     bool swapped;
@@ -271,8 +271,7 @@ struct chain {
     int64_t target;
 };
 
-/* *value becomes a op b.   returns false unless that is a whole number of
- * 1..MAX_TARGET */
+/* *value becomes a op b.   returns false unless it is a whole number of 1..MAX_TARGET */
 static bool combine(int64_t *value, int64_t a, char op, int64_t b)
 {
     if (op == '/' && (b == 0 || a % b != 0))
@@ -287,8 +286,8 @@ static bool take_step(int64_t *value, struct step step, int64_t number)
                         : combine(value, *value, step.op, number);
 }
 
-/* A step that works, starting the search at a drawn place. There always is one: a sum, or
- * a difference. */
+/* Finds a valid step, trying all from a random one on. One always exists: a sum or a
+ * difference. */
 static bool draw_step(struct step *step, int64_t *value, int64_t number,
                       const struct level *level, struct kg_task_draw *draw)
 {
@@ -379,7 +378,7 @@ static void sort(int64_t *numbers, int n)
     }
 }
 
-/* The numbers in order of size: the order of a draw would give the solution away. */
+/* Sorts the numbers, because the order in which they were drawn reveals the solution. */
 static kg_status put_problem(struct kg_task_made *out, const struct chain *chain,
                              struct kg_err *err)
 {
@@ -402,8 +401,8 @@ static kg_status put_problem(struct kg_task_made *out, const struct chain *chain
     return kg_str_puts(&out->problem, out->ground_truth.data, err);
 }
 
-/* Another operation in the last step: the solution misses the target. Hardly ever there
- * is none whose value is in range; the solution then stays right. */
+/* Replaces the last operation, so that the solution misses the target. In rare cases no
+ * other value is in range; then the solution stays right. */
 static void break_chain(struct chain *chain, struct kg_task_draw *draw)
 {
     static const char ops[] = "+-*/";

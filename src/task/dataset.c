@@ -157,14 +157,14 @@ const char *kg_dataset_file(const struct kg_dataset *d, size_t i)
 
 /* ---- repeated problems ---- */
 
-/* Published validation files hold each problem as often as it is to be answered. */
+/* Published validation files contain a problem once for each completion to sample. */
 struct place {
-    uint64_t hash; /* of what makes the problem */
-    bool excluded; /* such are after the others: none stands for one that is wanted */
+    uint64_t hash; /* of question, answer and source */
+    bool excluded; /* these sort last: a wanted record is never dropped for them */
     size_t at;
 };
 
-/* What is asked, with what stands around it in a conversation. */
+/* The question, or the conversation that contains it. */
 static const char *asked(const struct kg_record *r)
 {
     return r->turns ? r->turns : r->prompt;
@@ -195,7 +195,7 @@ static int by_hash(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* Whether one of the places first .. i-1, of an equal hash, is the problem of i. */
+/* Whether one of places[first, i), of equal hash, has the problem of place i. */
 static bool is_again(const struct kg_dataset *d, const struct place *places, size_t first,
                      size_t i, const bool *again)
 {
@@ -206,7 +206,7 @@ static bool is_again(const struct kg_dataset *d, const struct place *places, siz
     return false;
 }
 
-/* again[i]: a record that goes first is the same problem. */
+/* again[i]: record i repeats one that sorts before it. */
 static kg_status mark_again(bool *again, const struct kg_dataset *d, struct kg_err *err)
 {
     struct place *places = kg_mem_calloc(d->n, sizeof *places, "records", err);
@@ -268,7 +268,7 @@ static const struct kg_json *find_path(const struct kg_json *object, const char 
     return find_path(kg_json_get(object, head), dot + 1);
 }
 
-/* The first of the keys that is there; *key names it. */
+/* The first key that has a value.   *key: its name */
 static const struct kg_json *find_first(const struct kg_json *object,
                                         const char *const *keys, const char **key)
 {
@@ -291,7 +291,7 @@ struct line {
     struct kg_str source;
     struct kg_str extra;
     struct kg_str id;
-    bool is_single; /* turns of one message of text */
+    bool is_single; /* turns has one message, which is text */
 };
 
 static char *text_of(const struct kg_str *s)
@@ -323,8 +323,7 @@ static void line_release(struct line *line)
     kg_str_release(&line->id);
 }
 
-/* Append a string value. Records hold C strings, so a NUL inside would cut text short in
- * silence. */
+/* Appends a string value. Records hold C strings, which a NUL would cut silently. */
 static kg_status put_text(struct kg_str *out, const struct line *line,
                           const struct kg_json *v, const char *key, struct kg_err *err)
 {
@@ -341,7 +340,7 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     return kg_str_append(out, text, n, err);
 }
 
-/* The prompt of a list as kg_messages_put writes it: text as it stands, or the list. */
+/* Sets the prompt to what kg_messages_put wrote: the only text, or the list. */
 static kg_status put_list(struct line *line, const char *json, size_t n,
                           struct kg_err *err)
 {
@@ -357,7 +356,7 @@ static kg_status put_list(struct line *line, const char *json, size_t n,
     return status;
 }
 
-/* Of a file that is one object with a list for each key. */
+/* The file seems to be one object with a list for each key. */
 static kg_status refuse_column(const struct line *line, const char *key, size_t n,
                                struct kg_err *err)
 {
@@ -367,9 +366,9 @@ static kg_status refuse_column(const struct line *line, const char *key, size_t 
                    line->doc->where, key, n);
 }
 
-/* verl's prompt is a list of chat messages, which is kept for what makes the text of it
- * (kg_task_load). Until then the prompt is the content of a single message, so that tasks
- * find the question, else the list as JSON. */
+/* verl's prompt is a list of chat messages, which is kept: kg_task_load makes text of it.
+ * Until then the prompt is the content of a single message, so that tasks find the
+ * question, else the list as JSON. */
 static kg_status put_messages(struct line *line, const struct kg_json *v, const char *key,
                               struct kg_err *err)
 {
@@ -397,7 +396,7 @@ struct keys {
     char text[160];
 };
 
-/* The keys that a record has, for who must name one of them. */
+/* The keys of a record, for a message that asks for one of them. */
 static struct keys keys_of(const struct kg_json *root)
 {
     struct keys k = {"none"};
@@ -478,8 +477,8 @@ static kg_status read_answer(struct line *line, const char *named, bool need,
         keys_of(line->doc->root).text);
 }
 
-/* What else a line may carry: worked response, source, extra_info. *has_solution: there
- * is a worked response. */
+/* Reads worked response, source, id and extra_info.   *has_solution: there is a worked
+ * response */
 static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err *err)
 {
     static const char *const solutions[] = {"solution", "completion", "response", NULL};
@@ -494,7 +493,7 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
     *has_solution = kg_json_type(solution) == KG_JSON_STRING;
     if (*has_solution)
         KG_TRY(put_text(&line->solution, line, solution, key, err));
-    /* GSM8K's answers are worked out, under whatever task */
+    /* GSM8K's answers contain their solution, in any task */
     if (!*has_solution && line->answer.len > 0 &&
         kg_task_after_marker(line->answer.data, line->answer.len, &n)) {
         *has_solution = true;
@@ -618,7 +617,7 @@ kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
 
 bool kg_task_has_question(const struct kg_record *r) { return !r->turns || r->is_single; }
 
-/* The conversation with another content of its only message. */
+/* Puts the conversation with `text` as the content of its only message. */
 static kg_status put_single(struct kg_str *out, const struct kg_json *root,
                             const char *text, struct kg_err *err)
 {

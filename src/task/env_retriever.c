@@ -1,9 +1,9 @@
 /* The retriever of the search environment.
  *
- * The environment calls four functions and does not know their implementation: here it is
- * a server over HTTP. Answers arrive by ticket, in any order, while other episodes
- * decode. This is a separate file so that the environment can be linked and tested
- * without a network.
+ * The environment calls four functions and does not know their implementation: here they
+ * are those of search/retriever.h. Answers arrive by ticket, in any order, while other
+ * episodes decode. This is a separate file so that the environment can be linked and
+ * tested without a network.
  */
 #include "task/env_internal.h"
 

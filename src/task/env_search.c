@@ -17,10 +17,10 @@ struct search {
     struct kg_env_source source; /* self owned */
     bool stop_when_down;
     const struct kg_wording *words;
-    struct kg_str observation; /* of the delivery at hand */
+    struct kg_str observation; /* of the current delivery */
     int64_t calls;
     int64_t failed;
-    /* of the poll under way */
+    /* of the current poll */
     kg_env_deliver_fn deliver;
     void *user;
 };

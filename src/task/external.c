@@ -18,7 +18,7 @@
 
 /* Squares, sums and float32 gradients of such scores are finite. */
 static const double MAX_SCORE = 1e9;
-/* Of what it says besides, which is only averaged: squares are finite. */
+/* Limit of further numbers, which are only averaged: their squares are finite. */
 static const double MAX_FURTHER = 1e100;
 
 enum {
@@ -66,7 +66,7 @@ static kg_status put_item(struct kg_str *out, const struct kg_grade_item *item,
 
 /* ---- answers ---- */
 
-/* A name becomes one of a metric, after that of its reward. */
+/* The key becomes part of a metric's name, after the name of its reward. */
 static kg_status check_key(const char *key, struct kg_err *err)
 {
     size_t n = strlen(key);
@@ -195,7 +195,7 @@ kg_status kg_task_external_check(const struct kg_task_opts *opts, struct kg_err 
                    opts->command && *opts->command ? "one" : "none", opts->timeout_ms);
 }
 
-/* One start for the batch. */
+/* Starts the command for this batch alone. */
 static kg_status ask_once(struct kg_str *answers, const struct kg_task_opts *opts,
                           const struct kg_task_talk *batch, struct kg_err *err)
 {

@@ -8,9 +8,9 @@
 #include <string.h>
 
 enum {
-    PARTS = 5, /* one in so many problems is held out */
+    PARTS = 5, /* one problem in PARTS is held out */
     MAX_ATTEMPTS = 4096,
-    /* far from the draws of the problem, so that faults do not move it */
+    /* far from the draws of the problem, so that faults do not change it */
     FAULT_DRAW = 1u << 20,
     MAX_LEVELS = 8,
 };
@@ -91,7 +91,7 @@ static bool is_faulty(struct kg_task_draw draw, double rate)
     return (double)kg_task_draw_below(&draw, 1u << 30) < rate * (double)(1u << 30);
 }
 
-/* The problem of an index, drawn until it falls into the wanted part. */
+/* Draws the problem of an index until it falls into the wanted part. */
 static kg_status make(struct kg_task_made *made, const struct picked *picked,
                       const struct kg_task_opts *opts, uint64_t index, struct kg_err *err)
 {

@@ -9,15 +9,15 @@
 
 #include <pthread.h>
 
-enum { SETTLE_MS = 20 }; /* that a batch is listened for more than its answers */
+enum { SETTLE_MS = 20 }; /* of listening for surplus answers after a batch */
 
 struct kg_task_grader {
     struct kg_task_command command; /* text owned */
     enum kg_task_life life;
-    pthread_mutex_t lock;        /* of all that follows */
+    pthread_mutex_t lock;        /* protects the members below */
     struct kg_task_child *child; /* owned; NULL: none runs */
     int64_t served;              /* batches by this child */
-    bool to_the_end;             /* found to read to the end of its input */
+    bool to_the_end;             /* it reads all of its input before it answers */
     struct kg_task_grader_stats stats;
 };
 
@@ -80,8 +80,8 @@ static void note_single(struct kg_task_grader *g)
     g->to_the_end = true;
 }
 
-/* One that has served and is gone. Where it ended in peace it is of the kind that takes
- * one batch, unless the user says that it stays. */
+/* Removes a child that has served and is gone. If it ended without an error it takes one
+ * batch per start, unless the user says that it stays. */
 static void bury(struct kg_task_grader *g)
 {
     struct kg_err why = {0};
@@ -114,7 +114,7 @@ static kg_status make_ready(struct kg_task_grader *g, struct kg_err *err)
     return KG_OK;
 }
 
-/* The batch is answered and the program's input is ended: so it does. */
+/* The child has ended: reaps it, and fails unless its exit status is 0. */
 static kg_status see_off(struct kg_task_grader *g, struct kg_err *err)
 {
     struct kg_task_child *child = g->child;
@@ -123,8 +123,7 @@ static kg_status see_off(struct kg_task_grader *g, struct kg_err *err)
     return kg_task_child_end(child, err);
 }
 
-/* Answers that nobody asked for belong to the lines of this batch, and would be taken for
- * those of the next. */
+/* Fails on surplus answers, which would be taken for answers to the next batch. */
 static kg_status check_quiet(struct kg_str *out, struct kg_task_grader *g, int wait_ms,
                              struct kg_err *err)
 {
@@ -163,7 +162,7 @@ static size_t answers(const struct kg_str *out, size_t begin)
     return lines + (out->len > begin && out->data[out->len - 1] != '\n');
 }
 
-/* again: it died on the way after it had served, and nothing of what it said counts */
+/* *again: the child died in this batch after earlier ones; its answers are dropped */
 static kg_status try_batch(struct kg_str *out, struct kg_task_grader *g,
                            const struct kg_task_talk *talk, bool *again,
                            struct kg_err *err)
@@ -195,7 +194,7 @@ kg_status kg_task_grader_ask(struct kg_str *out, struct kg_task_grader *g,
     bool again = true;
     kg_status status = KG_OK;
 
-    pthread_mutex_lock(&g->lock); /* of one program: batches take turns */
+    pthread_mutex_lock(&g->lock); /* one program: one batch at a time */
     while (again && status == KG_OK)
         status = try_batch(out, g, talk, &again, err);
     if (status != KG_OK) {

@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* $1: the mark. The first line names the group, the end of the input is the sign. Killed
- * processes keep their environment until they are gone, so it looks until nobody is left,
- * a bounded number of times. */
+/* $1: the mark. The first line of input is the group, the end of input starts the kill.
+ * Killed processes keep their environment until they are gone, so the script repeats
+ * until it finds none, at most 12 times. */
 static char script[] = "read -r group; while read -r more; do :; done\n"
                        "[ -z \"$group\" ] || kill -s KILL -- \"-$group\"\n"
                        "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do\n"
@@ -33,7 +33,7 @@ static char script[] = "read -r group; while read -r more; do :; done\n"
                        "    kill -s KILL $found\n"
                        "done\n";
 
-/* In a session of its own, so that no signal to kedge's group or terminal is for it. */
+/* In a session of its own, which no signal to kedge's group or terminal reaches. */
 static int spawn(struct kg_task_guard *g, int end, posix_spawn_file_actions_t *files,
                  posix_spawnattr_t *attr)
 {
@@ -85,7 +85,7 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
     return kg_fail(err, KG_EIO, "cannot start the grader's guard: %s", strerror(failed));
 }
 
-/* A guard that is gone (somebody killed it) is missed at the end of kedge alone. */
+/* If the guard is gone the write fails: only a kedge that is killed needs its guard. */
 void kg_task_guard_tell(struct kg_task_guard *g, pid_t group)
 {
     char line[32];

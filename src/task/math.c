@@ -34,7 +34,7 @@ struct golds {
     size_t n;
 };
 
-/* A list of strings is alternatives; "[1, 2]" and any other text is itself. */
+/* A list of strings holds alternatives; "[1, 2]" or any other text is one answer. */
 static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
 {
     memset(g, 0, sizeof *g);
@@ -104,7 +104,7 @@ out:
     return status;
 }
 
-/* Equal texts are the same also where the grader could not decide. */
+/* Equal texts are the same even if the grader cannot decide. */
 kg_status kg_task_math_same(bool *same, const struct kg_task_opts *opts, const char *a,
                             const char *b, struct kg_err *err)
 {
@@ -127,7 +127,7 @@ kg_status kg_task_math_same(bool *same, const struct kg_task_opts *opts, const c
 
 /* ---- the check of gold answers ---- */
 
-/* A response that says the gold answer and nothing else. */
+/* A response with the gold answer and nothing else. */
 static kg_status put_response(struct kg_str *out, const struct kg_math_opts *how,
                               struct kg_math_text gold, struct kg_err *err)
 {
@@ -150,8 +150,7 @@ static bool is_blank(struct kg_math_text t)
     return true;
 }
 
-/* *good: each of the record's gold answers is right as an answer; else why says what is
- * not. */
+/* *good: each gold answer of the record is graded as right; why: what is not */
 static kg_status check_gold(bool *good, char why[160], const struct kg_math_opts *how,
                             const struct kg_record *r, struct kg_err *err)
 {
@@ -168,7 +167,7 @@ static kg_status check_gold(bool *good, char why[160], const struct kg_math_opts
                              &result, how,
                              (struct kg_math_text){kg_str_text(&response), response.len},
                              golds.text, golds.n, err));
-        /* the string modes call nothing equal to nothing */
+        /* the string modes grade an empty answer as equal to an empty gold answer */
         *good = result.verdict == KG_MATH_RIGHT && !is_blank(golds.text[i]);
         if (!*good)
             snprintf(why, 160, "'%.60s': %.80s", golds.text[i].text,
@@ -190,7 +189,7 @@ static void record_name(char out[80], const struct kg_record *r)
         snprintf(out, 80, "%lld", (long long)r->line);
 }
 
-/* Whether a name of file, whose base counts, is in the list "a,b.jsonl:c". */
+/* Whether an item of the list "a,b.jsonl:c" names a record of file, by its base name. */
 static bool is_named(const char *item, size_t len, const char *file, const char *name)
 {
     const char *slash = strrchr(file, '/');
@@ -203,7 +202,7 @@ static bool is_named(const char *item, size_t len, const char *file, const char 
            memcmp(item + m + 1, name, n) == 0;
 }
 
-/* The name at *at of a list, without the blanks before it; *at moves after it.
+/* The name at *at of a list, without blanks before it; *at moves past it.
  * returns NULL at the end */
 static const char *next_name(const char **at, size_t *len)
 {
@@ -245,7 +244,7 @@ kg_status kg_task_check_excluded(const struct kg_task_opts *opts, struct kg_err 
     return KG_OK;
 }
 
-/* Whether a record is in the list; every name of it is marked as met. */
+/* Whether a record is in the list; marks every name of the list that matches. */
 static bool is_listed(const struct kg_task_opts *opts, const char *file, const char *name)
 {
     const char *at = opts->exclude, *item;
@@ -281,7 +280,7 @@ static void note_failure(struct failures *f, const struct kg_dataset *d, const c
     f->n++;
 }
 
-/* *drop: it is left out. */
+/* *drop: whether the record is left out */
 static kg_status check_record(struct failures *failures, bool *drop, struct kg_dataset *d,
                               const struct kg_record *r, const struct kg_math_opts *how,
                               bool drop_golds, struct kg_err *err)
@@ -299,7 +298,7 @@ static kg_status check_record(struct failures *failures, bool *drop, struct kg_d
     return KG_OK;
 }
 
-/* What to do stands there to be copied, with the names that are in the list already. */
+/* The message has the setting to copy, with the names that are in the list already. */
 static kg_status fail_golds(const struct failures *f, const struct kg_dataset *d,
                             const struct kg_task_opts *opts, struct kg_err *err)
 {
@@ -358,7 +357,7 @@ kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opt
     kg_status status;
 
     KG_TRY(kg_task_read_all(d, path, opts, true, err));
-    /* Before repeated ones are dropped, so that every name of the file is met. */
+    /* before repeated records are dropped, so that every name of the file is found */
     char name[80];
 
     for (size_t i = 0; i < d->n; i++) {

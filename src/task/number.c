@@ -63,8 +63,8 @@ static void put(struct digits *d, char c)
         d->out[d->used++] = c;
 }
 
-/* Copy the whole part from `i`, without separators and leading zeros.   returns where it
- * ends */
+/* Copies the digits from `i`, without separators and leading zeros.   returns their
+ * end */
 static size_t read_whole(struct digits *d, const char *text, size_t n, size_t i)
 {
     size_t start = d->used;
@@ -94,9 +94,9 @@ static size_t read_fraction(struct digits *d, const char *text, size_t n, size_t
     return i;
 }
 
-/* The first number at or after *at, which moves after it. Thousands separators, $ and a
- * leading + are dropped; a '-' is a sign only where no operand stands before it.
- * returns false when there is none */
+/* The first number at or after *at, which moves past it. Thousands separators, $ and a
+ * leading + are dropped; a '-' is a sign only if no operand precedes it.
+ * returns false if there is none */
 static bool number_next(struct kg_task_number *out, const char *text, size_t n,
                         size_t *at)
 {
@@ -236,7 +236,7 @@ kg_status kg_task_digits_grade(struct kg_grade *g, const struct kg_record *r,
     size_t right = 0;
 
     (void)err;
-    /* whether the end shows in the text depends on how special tokens are printed */
+    /* whether the text shows the end depends on how special tokens are printed */
     if (n > 0 && response[n - 1] == END)
         n--;
     while (right < n && right < truth_n && response[right] == r->ground_truth[right])

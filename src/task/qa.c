@@ -62,7 +62,7 @@ static kg_status sorted_words(struct kg_qa_text **words, size_t *n, struct kg_qa
     return KG_OK;
 }
 
-/* How many words two sorted lists share, each as often as in both. */
+/* Number of words that two sorted lists share, counted with repetitions. */
 static size_t shared_words(const struct kg_qa_text *a, size_t n_a,
                            const struct kg_qa_text *b, size_t n_b)
 {

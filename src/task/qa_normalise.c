@@ -12,7 +12,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { BAD_BYTE = 0x110000 }; /* and the 255 above: no character */
+enum { BAD_BYTE = 0x110000 }; /* plus the byte: not a character */
 
 /* The character at the start of n > 0 bytes.   returns its length in bytes */
 static size_t character(uint32_t *cp, const char *text, size_t n)
@@ -26,7 +26,7 @@ static size_t character(uint32_t *cp, const char *text, size_t n)
 
 static bool is_punctuation(uint32_t cp) { return cp < 0x80 && ispunct((int)cp); }
 
-/* What re calls \w; the underscore, which it counts too, is punctuation and gone. */
+/* Like \w of re, but without the underscore, which is removed as punctuation. */
 static bool is_word(uint32_t cp) { return cp < BAD_BYTE && kg_unicode_is_alnum(cp); }
 
 static bool is_cased(uint32_t cp) { return cp < BAD_BYTE && kg_unicode_is_cased(cp); }
@@ -70,9 +70,9 @@ static bool cased_behind(const char *text, size_t n)
 
 struct words {
     struct kg_str *out;
-    size_t start; /* in out: of the normalised text */
-    size_t word;  /* in out: of the run of word characters */
-    bool in_word; /* out ends in one */
+    size_t start; /* offset in out of the normalised text */
+    size_t word;  /* offset in out of the last run of word characters */
+    bool in_word; /* out ends in a run of word characters */
     bool gap;     /* white space is due before the next character */
 };
 
@@ -82,8 +82,7 @@ static bool is_article(const char *word, size_t n)
            (n == 3 && memcmp(word, "the", 3) == 0);
 }
 
-/* Take an article that out ends in away again; what follows stays parted from what came
- * before. */
+/* Removes an article at the end of out; the words around it stay separated. */
 static void end_word(struct words *w)
 {
     struct kg_str *out = w->out;
@@ -125,9 +124,8 @@ static kg_status put(struct words *w, uint32_t cp, struct kg_err *err)
     return kg_str_append(w->out, bytes, n, err);
 }
 
-/* The character at byte `at` in lower case. Two characters are not lowered by
- * themselves: a capital sigma at the end of a word, and the dotted capital I, which
- * becomes two. */
+/* Puts the character at byte `at` in lower case. Two are special: a capital sigma at the
+ * end of a word, and the dotted capital I, which becomes two characters. */
 static kg_status put_lower(struct words *w, uint32_t cp, struct kg_qa_text text,
                            size_t at, struct kg_err *err)
 {

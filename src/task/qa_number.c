@@ -11,7 +11,7 @@
 
 static const char BOXED[] = "\\boxed{";
 
-/* What stands in the last \boxed{..} with balanced braces.   returns NULL when there is
+/* The content of the last \boxed{..} with balanced braces.   returns NULL if there is
  * none */
 static const char *last_boxed(const char *text, size_t n, size_t *len)
 {
@@ -47,7 +47,7 @@ static bool find_answer(struct kg_task_number *out, const char *text, size_t n)
     return kg_task_number_last(out, text, n);
 }
 
-/* GSM8K's own answers are worked solutions that end in "#### n": keep the number as
+/* GSM8K's own answers are worked solutions that end in "#### n": keeps the number as
  * truth, the text as solution. */
 static kg_status split_answer(struct kg_record *r, const struct kg_dataset *d,
                               struct kg_err *err)

@@ -192,7 +192,7 @@ static kg_status check_sizes(const struct kg_task_rewards_keys *keys, size_t n,
     return KG_OK;
 }
 
-/* The task's command is of rewards that are external and no more. */
+/* The task's command serves only rewards that are exactly NAME=external. */
 static kg_status check_command(struct kg_opt_list specs,
                                const struct kg_task_rewards_keys *keys,
                                const char *command, struct kg_err *err)

@@ -23,7 +23,7 @@ static bool is_ready(const char *prompt)
            strstr(prompt, kg_search_tags.answer.open);
 }
 
-/* The trimmed question with its question mark. */
+/* Puts the trimmed question, with a question mark. */
 static kg_status put_question(struct kg_str *out, const char *question,
                               struct kg_err *err)
 {
@@ -55,7 +55,7 @@ struct golds {
     struct kg_qa_text *text; /* (n) owned array */
     size_t n;
     size_t capacity;
-    char **number; /* (n_numbers) owned: those of the texts that are numbers */
+    char **number; /* (n_numbers) owned: texts of answers that are numbers */
     size_t n_numbers;
     size_t number_capacity;
 };
@@ -77,7 +77,7 @@ static kg_status add_gold(struct golds *g, struct kg_qa_text gold, struct kg_err
     return KG_OK;
 }
 
-/* A year that the file has as a number is the text of it. */
+/* A number in the file, such as a year, becomes its text. */
 static kg_status add_number(struct golds *g, const struct kg_json *v, struct kg_err *err)
 {
     struct kg_str digits = {0};
@@ -111,8 +111,8 @@ static kg_status add_value(struct golds *g, const struct kg_json *v, struct kg_e
     return add_gold(g, gold, err);
 }
 
-/* A list or an object is JSON; what looks like one and is not, is one answer as it
- * stands ("[sic]"). */
+/* A list or an object is JSON. A text that only looks like one ("[sic]") is one
+ * answer. */
 static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
                              struct kg_err *err)
 {
@@ -126,8 +126,8 @@ static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
     return status == KG_EFORMAT ? KG_OK : status;
 }
 
-/* {"target": text or list} is the form of verl; a list is alternatives; all else is one
- * answer. */
+/* {"target": text or list} is verl's form; a list holds alternatives; any other value is
+ * one answer. */
 static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
 {
     bool parsed;
@@ -157,7 +157,7 @@ static kg_status put_golds(struct kg_str *out, const struct golds *g, struct kg_
     return kg_str_putc(out, ']', err);
 }
 
-/* *empty: nothing is left of a gold answer, so that an empty answer is right. */
+/* *empty: a gold answer is empty when normalised, so that an empty answer is right */
 static kg_status has_empty(bool *empty, const struct golds *g, struct kg_err *err)
 {
     struct kg_str plain = {0};
@@ -247,7 +247,7 @@ kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts
 
 /* ---- grading ---- */
 
-/* The episode of an item; one turn is one span.   whole: that span */
+/* The episode of an item; a completion of one turn is one span.   whole: that span */
 static struct kg_qa_episode episode_of(struct kg_span *whole,
                                        const struct kg_grade_item *item)
 {

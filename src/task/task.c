@@ -102,7 +102,7 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
 
 /* ---- loading ---- */
 
-/* The text that the model reads takes the place of what the file or generator had. */
+/* Replaces the prompt of the file or generator by the text that the model reads. */
 static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *how,
                              bool keeps_turns, struct kg_err *err)
 {
@@ -207,7 +207,7 @@ bool kg_task_is_external(const struct kg_task_row *row)
     return !row->grade && !row->grade_by;
 }
 
-/* An answer that cannot be read earns no more than a wrong one. */
+/* An undecided answer earns no more than a wrong one. */
 static void settle(struct kg_grade *g, const struct kg_task_row *row,
                    const struct kg_task_opts *opts)
 {
@@ -241,12 +241,11 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
     return KG_OK;
 }
 
-/* Prompts alone: nothing is graded. For distillation, where a teacher takes the place
- * of a reward.
+/* Prompts alone, nothing is graded: for distillation, where a teacher replaces the
+ * reward.
  *
- * A task all the same, so that data sets are read, joined and shown by the one way that
- * there is. An answer is not graded, which is not a grade of 0: what averages over
- * grades leaves it out.
+ * It is a task so that data sets are read, joined and shown in the same way. A completion
+ * is not graded, which is not a grade of 0: averages over grades leave it out.
  */
 
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
