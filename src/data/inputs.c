@@ -52,7 +52,7 @@ static kg_status put_model_file(struct kg_str *out, const char *in, const char *
                               err);
 }
 
-/* Records a model of the hub's cache under the label itself: files are label/NAME. */
+/* Records a model of the hub's cache under the label itself; its files are label/NAME. */
 static kg_status put_commit(struct kg_str *out, const char *label, const char *dir,
                             struct kg_err *err)
 {

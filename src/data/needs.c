@@ -141,7 +141,7 @@ static void say_atom(char *text, size_t bytes, const struct atom *a)
     }
 }
 
-/* A key that is to be empty, or an action that is not to be. */
+/* Whether the atom requires an empty key, or an action other than its values. */
 static bool is_without(const struct atom *a)
 {
     return (a->op == '=' && a->values_n == 0) || (a->op == '!' && a->key_n == 0);

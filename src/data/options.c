@@ -97,7 +97,7 @@ static const char *text_of(const struct value *v)
 
 struct names {
     struct kg_str pool; /* names, each with its NUL */
-    const char **at;    /* owned (n), into the pool; made by names_index */
+    const char **at;    /* owned (n), into the pool; made by names_hint */
     size_t n;
 };
 
@@ -121,7 +121,7 @@ static kg_status names_add(struct names *names, const char *text, size_t n,
     return KG_OK;
 }
 
-/* Append "; did you mean 'x'?", or the valid names when none is near. */
+/* Appends "; did you mean 'x'?", or the valid names if none is near. */
 static kg_status names_hint(struct kg_str *out, struct names *names, const char *text,
                             struct kg_err *err)
 {

@@ -117,8 +117,8 @@ static bool same_section(const char *a, const char *b)
     return n == strcspn(b, ".") && memcmp(a, b, n) == 0;
 }
 
-/* Rows of one section may come from several tables; the dump has them together, where the
- * first one is. */
+/* Whether row i is the first of its section. Several tables may have rows of one
+ * section. */
 static bool section_begins(const struct kg_config *config, size_t i)
 {
     for (size_t j = 0; j < i; j++)

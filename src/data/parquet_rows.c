@@ -74,7 +74,7 @@ static kg_status placed(const struct kg_parquet_rows *r,
     return kg_parquet_column_blame(r->cursors[node->leaf].column, err);
 }
 
-/* Checks that every leaf of the node has an entry in which the node is present (or
+/* Checks that every leaf of the node is at an entry in which the node is present (or
  * not). */
 static kg_status check_presence(struct kg_parquet_rows *r,
                                 const struct kg_parquet_node *node, bool present,

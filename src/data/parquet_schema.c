@@ -178,7 +178,7 @@ static void mean_group(struct kg_parquet_node *node, const struct element *e)
     node->kind = KG_PARQUET_AS_STRUCT;
     if (e->is_list || e->converted == CONVERTED_LIST)
         node->kind = KG_PARQUET_AS_LIST;
-    /* some writers give the group of a map the second name */
+    /* some writers mark the group of a map as MAP_KEY_VALUE */
     else if (e->is_map || e->converted == CONVERTED_MAP ||
              (e->converted == CONVERTED_MAP_KEY_VALUE &&
               node->repetition != KG_PARQUET_REPEATED))

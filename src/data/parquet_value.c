@@ -52,7 +52,7 @@ static kg_status add_unsigned(struct kg_json_builder *b,
 
 /* ---- decimals ---- */
 
-/* magnitude: big-endian */
+/* *magnitude: big-endian, without the sign */
 static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *negative,
                             const struct kg_parquet_node *node, const void *values,
                             size_t i, struct kg_err *err)
@@ -146,7 +146,7 @@ static int64_t units_a_second(int digits)
     return digits == 3 ? 1000 : digits == 6 ? 1000000 : 1000000000;
 }
 
-/* Units since midnight. */
+/* units: since midnight */
 static kg_status put_clock(struct kg_str *out, int64_t units, int digits,
                            struct kg_err *err)
 {

@@ -83,7 +83,7 @@ static void skip_n(struct kg_thrift *t, int type, uint64_t n, int depth)
         skip(t, type, depth);
 }
 
-/* In a list, set or map a boolean takes a byte; as a field it is in the type. */
+/* Booleans take a byte in lists, sets and maps; a boolean field is part of its type. */
 static void skip_map(struct kg_thrift *t, int depth)
 {
     uint64_t n = read_varint(t);

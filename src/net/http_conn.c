@@ -83,7 +83,7 @@ static void bury(struct kg_http_server *s)
     }
 }
 
-/* The response is sent: stops sending, then lingers until the client closes. */
+/* The response is sent: stops sending, then lingers for the client to close. */
 static void conn_finish(struct kg_http_server *s, struct kg_http_conn *c)
 {
     if (c->ended || shutdown(c->fd, SHUT_WR) != 0) {
@@ -147,7 +147,7 @@ static struct kg_http_exchange *exchange_create(struct kg_http_server *s,
     return x;
 }
 
-/* Checks the request's key. *user: index of that key, or -1 if none is needed */
+/* Checks the request's key.   *user: index of that key, or -1 if none is needed */
 static bool may_enter(int *user, const struct kg_http_server *s,
                       const struct kg_http_head *h)
 {

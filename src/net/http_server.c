@@ -440,7 +440,7 @@ const char *kg_http_body(const struct kg_http_exchange *x, size_t *n)
     return kg_str_text(&x->body);
 }
 
-/* ---- life ---- */
+/* ---- start and stop ---- */
 
 static size_t or_default(size_t value, size_t otherwise)
 {

@@ -93,7 +93,7 @@ static kg_status read_token(struct kg_str *token, struct kg_err *err)
     return KG_OK;
 }
 
-/* The first variable that is set decides, as in HuggingFace's libraries. */
+/* Fails offline. The first set variable decides, as in HuggingFace's libraries. */
 static kg_status check_online(struct kg_err *err)
 {
     static const char *const names[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};

@@ -421,7 +421,7 @@ static kg_status run_groups(struct kg_searcher *s, struct kg_err *err)
 
 /* ---- the answer ---- */
 
-/* Copies a column's text. *offset becomes a pointer when s->text no longer grows. */
+/* Copies a column's text. *offset is an offset, because s->text moves as it grows. */
 static kg_status take_column(const char **offset, struct kg_searcher *s, int column,
                              struct kg_err *err)
 {

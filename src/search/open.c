@@ -107,7 +107,7 @@ static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char
     return status;
 }
 
-/* A count is a whole number that a double holds exactly; a file may hold any other. */
+/* A count is a whole number that a double holds exactly; a file may hold another. */
 static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const char *key,
                            struct kg_err *err)
 {

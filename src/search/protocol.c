@@ -62,7 +62,7 @@ static kg_status read_topk(struct kg_retrieve_request *r, struct kg_err *err)
     int64_t topk;
 
     if (kg_json_type(kg_json_get(r->doc.root, "topk")) == KG_JSON_NULL)
-        return KG_OK; /* absent, or the null of a client that leaves the choice */
+        return KG_OK; /* absent, or null: the server chooses */
     KG_TRY(
         kg_json_need_int(&topk, &r->doc, r->doc.root, "topk", 1, KG_INDEX_TOPK_MAX, err));
     r->topk = (int)topk;

@@ -52,7 +52,7 @@ static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err 
     return KG_OK;
 }
 
-/* Makes the one request of a client. */
+/* Sends one request, with a client for it alone. */
 static kg_status ask(struct said *s, const char *url, struct kg_err *err)
 {
     const struct kg_http_client_opts opts = {.tries = 1,
@@ -87,7 +87,7 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     return status;
 }
 
-/* Messages name no keys, because a recipe and a suite spell them differently. */
+/* Messages name no keys, because recipes and suites spell them differently. */
 static kg_status compare(const struct said *s, const struct kg_retriever_opts *opts,
                          struct kg_err *err)
 {

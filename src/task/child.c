@@ -236,8 +236,8 @@ static kg_status start(struct kg_task_child *c, struct kg_err *err)
 
 /* ---- serving the pipes ---- */
 
-/* write() to a pipe whose reader is gone raises SIGPIPE, in this thread. Block it and
- * take it back. */
+/* write() to a pipe without a reader raises SIGPIPE in this thread: the signal is
+ * blocked, and removed if it is pending. */
 ssize_t kg_task_write_quietly(int fd, const char *bytes, size_t n)
 {
     const struct timespec now = {0};

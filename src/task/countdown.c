@@ -186,7 +186,7 @@ out:
     return status;
 }
 
-/* Each given number exactly once. */
+/* Whether the expression uses each given number exactly once. */
 static bool same_numbers(const struct parser *p, const struct puzzle *puzzle)
 {
     bool taken[MAX_NUMBERS] = {false};
@@ -250,7 +250,7 @@ kg_status kg_task_countdown_grade(struct kg_grade *g, const struct kg_record *r,
 
 struct level {
     int n;           /* numbers */
-    int64_t largest; /* number given */
+    int64_t largest; /* largest given number */
     const char *ops;
 };
 static const struct level small = {3, 9, "+-"};

@@ -152,7 +152,7 @@ static kg_status ask(struct kg_str *out, struct kg_task_grader *g,
     return KG_OK;
 }
 
-/* A last line needs no newline. */
+/* Number of lines from `begin` on; the last one needs no newline. */
 static size_t answers(const struct kg_str *out, size_t begin)
 {
     size_t lines = 0;
