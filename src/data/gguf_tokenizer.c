@@ -111,7 +111,7 @@ static const struct pre {
     bool digits;         /* splits off each digit first */
     bool nfc;
     bool ignore_merges;
-    bool begins; /* text begins with BOS unless add_bos_token says no */
+    bool begins; /* default of add_bos_token */
 } PRES[] = {
     {"gpt-2 olmo phi-2", NULL, false, false, false, false},
     {"smollm starcoder refact command-r codeshell", NULL, true, false, false, false},

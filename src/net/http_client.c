@@ -37,7 +37,7 @@ struct kg_http_request {
     char *range; /* owned, or NULL */
     bool no_key;
     bool headed; /* opts.head was called for this try */
-    CURL *easy;  /* owned; made by each try, kept until the next try or the end */
+    CURL *easy;  /* owned; one for each try, NULL between tries */
     char reason[CURL_ERROR_SIZE + KG_ERR_MESSAGE_BYTES];
     char said[CURL_ERROR_SIZE]; /* curl's error message */
     struct kg_str answer;

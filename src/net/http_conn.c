@@ -1,9 +1,10 @@
 /* The server's thread: connections, from the first byte to the last.
  *
  * A connection has phases: it waits for a head, a body, the response, and starts again.
- * Or it lingers: after a refusal the server drops further bytes of the client for a
- * moment, because closing at once would reset the connection and lose the response. While
- * a response is pending nothing is read, so a client that sends ahead waits.
+ * Or it lingers: after its last response, such as a refusal, the server drops further
+ * bytes of the client for a moment, because closing at once would reset the connection
+ * and lose the response. While a response is pending nothing is read, so a client that
+ * sends ahead waits.
  */
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"
