@@ -573,15 +573,15 @@ static kg_status start_v1(struct kg_parquet_column *c, const struct page *p,
 static kg_status start_v2(struct kg_parquet_column *c, const struct page *p,
                           struct kg_err *err)
 {
-    int64_t levels = p->rep_bytes + p->def_bytes;
+    const int64_t most = p->bytes < p->packed_bytes ? p->bytes : p->packed_bytes;
     struct bytes b = p->raw;
 
-    if (p->rep_bytes < 0 || p->def_bytes < 0 || levels < 0 || levels > p->packed_bytes ||
-        levels > p->bytes)
+    if (p->rep_bytes < 0 || p->def_bytes < 0 || p->rep_bytes > most ||
+        p->def_bytes > most - p->rep_bytes)
         return kg_fail(err, KG_EFORMAT,
                        "expected levels inside the page, found %lld + %lld bytes of %lld",
-                       (long long)p->rep_bytes, (long long)p->def_bytes,
-                       (long long)p->packed_bytes);
+                       (long long)p->rep_bytes, (long long)p->def_bytes, (long long)most);
+    const int64_t levels = p->rep_bytes + p->def_bytes;
     kg_parquet_runs_start(&c->rep_runs, b.p, (size_t)p->rep_bytes,
                           kg_parquet_level_width(c->node->rep));
     kg_parquet_runs_start(&c->def_runs, b.p + p->rep_bytes, (size_t)p->def_bytes,

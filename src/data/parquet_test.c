@@ -330,6 +330,18 @@ static void lists_in_lists_have_a_bound(void **state)
     }
 }
 
+/* A number of 64 bits and a step to the next field would pass the largest number. */
+static void a_field_has_a_number_of_16_bits(void **state)
+{
+    static const unsigned char far[] = {5,    0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                        0xff, 0xff, 1,    0,    0x15, 0,    0};
+    struct kg_thrift t = {far, far + sizeof far, NULL};
+
+    (void)state;
+    kg_thrift_skip(&t, KG_THRIFT_STRUCT);
+    assert_string_equal(t.problem, "a field's number has more than 16 bits");
+}
+
 static void a_row_outlives_its_reader(void **state)
 {
     struct kg_json_doc doc = {0};
@@ -409,6 +421,7 @@ int main(void)
         cmocka_unit_test(a_checksum_finds_any_damage_of_a_page),
         cmocka_unit_test(rows_that_are_no_records_are_refused_with_their_place),
         cmocka_unit_test(lists_in_lists_have_a_bound),
+        cmocka_unit_test(a_field_has_a_number_of_16_bits),
         cmocka_unit_test(a_row_outlives_its_reader),
         cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(what_is_no_parquet_file_is_said),

@@ -109,6 +109,8 @@ static int next_field(struct kg_thrift *t, int64_t *id)
     if (t->problem || (head & 15) == 0)
         return 0;
     *id = head >> 4 ? *id + (head >> 4) : read_zigzag(t);
+    if (*id < INT16_MIN || *id > INT16_MAX)
+        fail(t, "a field's number has more than 16 bits");
     return t->problem ? 0 : (int)(head & 15);
 }
 

@@ -236,7 +236,7 @@ static kg_status read_answer(struct engine *e, struct request *r,
                        a->http_status, a->tries, a->tries == 1 ? "try" : "tries", said);
     }
     if (kg_retrieve_answer_read(&answer, a->body, a->body_n, r->n, err) != KG_OK)
-        return kg_err_prefix(err, "%s: ", e->url);
+        return kg_err_prefix(err, "%s", e->url);
     for (size_t i = 0; i < r->n; i++)
         take_passages(e, r->questions[i], &answer, i);
     kg_retrieve_answer_release(&answer);

@@ -441,7 +441,7 @@ static void fails(const char *say, size_t n, const char *message)
 static void wrong_answers_fail_with_what_was_found(void **state)
 {
     (void)state;
-    fails(HTTP("garbage"), 0, "answer");
+    fails(HTTP("garbage"), 0, "/retrieve: answer");
     fails(HTTP(""), 0, "answer");
     fails(HTTP("[]"), 0, "expected {\"result\": [...]}, found array");
     fails(HTTP("{}"), 0, "expected {\"result\": [...]}, found object");

@@ -101,7 +101,7 @@ static kg_status check_case(struct walk *w, const char *family,
     kg_mem_free(g.blocks);
     if (status == KG_ENOMEM) {
         *err = why;
-        return kg_err_prefix(err, "%s: %s: ", w->file, r.name);
+        return kg_err_prefix(err, "%s: %s", w->file, r.name);
     }
     judge(&r, &g, status, &why);
     return count(w, &r, err);
