@@ -31,7 +31,7 @@ static void give_up(struct kg_run_log *log, const struct kg_err *err)
     log->events_off = true;
 }
 
-/* A line of metrics.jsonl, if it is of the folder and not before the step. */
+/* Writes a line of metrics.jsonl as events if it is of this folder, at step >= from. */
 static kg_status say_again(struct kg_run_log *log, const char *text, size_t n,
                            int64_t from, struct kg_err *err)
 {
@@ -68,8 +68,8 @@ static kg_status say_lines_again(struct kg_run_log *log, int64_t from, struct kg
     return status;
 }
 
-/* Events from step `from` on are void and said again out of metrics.jsonl: a validation
- * of that very step may have come after the checkpoint. */
+/* Voids the events from step `from` on and writes them again from metrics.jsonl, because
+ * a validation of that step may be newer than the checkpoint. */
 static kg_status begin(struct kg_run_log *log, bool sft, int64_t from, struct kg_err *err)
 {
     KG_TRY(kg_tfevents_close(&log->events, err));
@@ -78,9 +78,9 @@ static kg_status begin(struct kg_run_log *log, bool sft, int64_t from, struct kg
     return say_lines_again(log, from, err);
 }
 
-/* The folder's lines go up to step `at`, its events less far where they were off or were
- * given up: from there on everything is logged again. The folder of a phase that is over
- * is left alone when nothing is missing. */
+/* The folder's lines reach step `at`. If events were off or given up, they end earlier,
+ * and everything after their end is written again. The folder of a finished phase is not
+ * opened if nothing is missing. */
 static kg_status resume(struct kg_run_log *log, bool sft, int64_t at, bool over,
                         struct kg_err *err)
 {
@@ -88,7 +88,7 @@ static kg_status resume(struct kg_run_log *log, bool sft, int64_t at, bool over,
 
     KG_TRY(kg_tfevents_last_step(&said, folder(log->dir, sft).text, err));
     if (over ? said >= at : said < 0 && at == 0)
-        return KG_OK; /* the first line begins them */
+        return KG_OK; /* the first line opens it */
     said = said < 0 ? 0 : said;
     return begin(log, sft, said < at ? said : at, err);
 }
@@ -112,8 +112,8 @@ void kg_run_log_resume(const struct kg_run_inputs *in, const struct kg_run_state
         give_up(log, &err);
 }
 
-/* A folder that is begun with a line has no earlier ones, but for those of a validation
- * of step 0; events that it has are of a run that was cut back after its warm start. */
+/* The first line of a folder: earlier lines can only be those of a validation of step 0.
+ * Existing events, of a run that was cut back to its SFT, become void. */
 static void put_event(struct kg_run_log *log, const struct kg_metrics *m,
                       const char *phase, int64_t step)
 {
@@ -150,8 +150,7 @@ out:
 
 /* ---- report.html ---- */
 
-/* What was read of metrics.jsonl is kept, so that a checkpoint reads the lines since the
- * last one and not the whole log. */
+/* log->report keeps what it has read, so each checkpoint reads only new lines. */
 static kg_status write_page(struct kg_run_log *log, struct kg_err *err)
 {
     struct kg_str page = {0};
@@ -181,7 +180,7 @@ bool kg_run_report(const struct kg_run_inputs *in, struct kg_run_log *log)
     if (write_page(log, &err) == KG_OK)
         return true;
     kg_log_warn("%s/report.html is not written: %s", log->dir, err.message);
-    kg_report_run_free(log->report); /* a line may be in it by half */
+    kg_report_run_free(log->report); /* it may have half a line */
     log->report = NULL;
     return false;
 }

@@ -30,19 +30,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Answers of a validation come in the order of their problems. */
+/* Sums of a validation. kg_eval_run passes completions in the order of their problems. */
 struct by_source {
-    struct kg_zst_writer *dump;      /* owned; NULL: they are not kept */
+    struct kg_zst_writer *dump;      /* owned; NULL: completions are not written */
     struct kg_str line;              /* owned */
     const struct kg_task_opts *opts; /* borrowed */
     struct kg_sources sources;
     struct kg_part_sums parts;
     int32_t samples;
-    int32_t seen; /* answers of the present problem */
+    int32_t seen; /* completions of the current problem so far */
     int32_t right;
 };
 
-/* RUN/rollouts/val-NNNNNN.jsonl.zst, val_anchor of the anchor's. */
+/* Opens RUN/rollouts/val-NNNNNN.jsonl.zst; val_anchor-NNNNNN for the anchor. */
 static kg_status dump_open(struct by_source *b, const struct kg_run *run,
                            const char *prefix, struct kg_err *err)
 {
@@ -115,7 +115,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     char under[KG_METRIC_NAME];
     kg_status status = dump_open(&by, run, prefix, err);
 
-    grading.undecided = KG_TASK_UNDECIDED_UNGRADED; /* val/ungraded has them */
+    grading.undecided = KG_TASK_UNDECIDED_UNGRADED; /* counted in val/ungraded */
     opts.task_opts = &grading;
     opts.episodes = run->work.episodes;
     opts.ranks = run->work.ranks;
@@ -158,26 +158,26 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     return KG_OK;
 }
 
-/* The policy as it is written: of an optimizer that averages, the average. */
+/* Validates the weights that checkpoints publish: with a weight average, the average. */
 static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
                                  struct kg_err *err)
 {
     const struct kg_slab *weights;
     struct kg_err back = {0};
 
-    KG_TRY(kg_checkpoint_wait(run, err)); /* the average stands in what it reads */
+    KG_TRY(kg_checkpoint_wait(run, err)); /* a save in progress reads o->grads */
     KG_TRY(kg_optim_weights(&weights, run->state.optim, run->state.model, err));
     KG_TRY(kg_optim_exchange(run->state.optim, run->state.model, err));
     kg_status status = validate_model(run, run->state.model, "val", log, err);
     if (kg_optim_exchange(run->state.optim, run->state.model, &back) == KG_OK)
         return status;
-    run->state.midway = true; /* what is trained is not where it belongs */
+    run->state.midway = true; /* the trained weights could not be restored */
     *err = back;
     return err->code;
 }
 
-/* An engine of their own samples the answers. The rollout's holds nothing that the next
- * rollout reads, so its cache makes room for theirs. */
+/* A validation opens its own engine. The rollout engine is closed meanwhile to free its
+ * cache, whose contents no later rollout needs. */
 static kg_status validate_all(struct kg_run *run, struct kg_metrics *log,
                               struct kg_err *err)
 {
@@ -194,7 +194,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 
     if (run->work.ahead.samples || run->in.val.n == 0 ||
         run->state.count.validated == run->state.count.step + 1)
-        return KG_OK; /* by trainers; and the last: done before a stop */
+        return KG_OK; /* rollout rank, no prompts, or validated before a stop */
     int phase = kg_phase_begin(0, NULL, "validation after step %lld",
                                (long long)run->state.count.step);
     KG_TRY(validate_all(run, &log, err));
@@ -204,7 +204,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* By trainers: the others have nothing that is not made again. */
+/* Rollout ranks save nothing: they hold only what can be recomputed. */
 static kg_status save(struct kg_run *run, struct kg_err *err)
 {
     kg_status status = run->work.ahead.samples ? KG_OK : kg_checkpoint_save(run, err);
@@ -213,7 +213,7 @@ static kg_status save(struct kg_run *run, struct kg_err *err)
     return status;
 }
 
-/* The same beside the step that comes. */
+/* As save, but the checkpoint is written while the next step runs. */
 static kg_status begin_save(struct kg_run *run, struct kg_err *err)
 {
     kg_status status = run->work.ahead.samples ? KG_OK : kg_checkpoint_begin(run, err);
@@ -227,8 +227,7 @@ static bool due(int64_t every, int64_t step, int64_t last)
     return step == last || (every > 0 && step % every == 0);
 }
 
-/* Between steps: whether all ranks came here without a failure, and whether one of them
- * was asked to stop. */
+/* Between steps: fails if a rank failed; *stop: whether any rank got a stop request. */
 static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
                              struct kg_err *err)
 {
@@ -237,7 +236,7 @@ static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
     return kg_ranks_any(run->work.ahead.all, stop, "stop requests", err);
 }
 
-/* Between steps a stop was requested. What is saved already is not written again. */
+/* A stop request between steps. A checkpoint that already exists is not written again. */
 static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
     run->stopped = true;
@@ -245,7 +244,7 @@ static kg_status stop_here(struct kg_run *run, struct kg_err *err)
     return save(run, err);
 }
 
-/* Whether the state belongs to a complete step: of one in cuts, on all ranks. */
+/* Whether the state belongs to a complete step; for a sharded model, on all ranks. */
 static bool stands(struct kg_run *run)
 {
     bool midway = run->state.midway;
@@ -253,19 +252,19 @@ static bool stands(struct kg_run *run)
 
     if (run->state.model->ranks &&
         kg_ranks_any(run->work.ranks, &midway, "what stands", &ignored) != KG_OK)
-        return false; /* the cut of one is gone */
+        return false; /* a shard is lost */
     return !midway;
 }
 
-/* Where a rank was lost, the run's end says so: not what cannot be done without it. */
+/* If a rank was lost, the run ends with that error; errors that repeat it are no news. */
 static bool is_news(const struct kg_ranks *ranks, const struct kg_err *err)
 {
     return !ranks->lost || !strstr(err->message, ranks->broken.message);
 }
 
-/* After a failure that left the weights of the last whole step untouched (a grader that
- * died, memory): the present step alone is lost. A state that is not finite is not worth
- * keeping, and step 0 is there or cheap. */
+/* After a failed step: saves the last complete step if its weights are untouched (a
+ * grader died, out of memory). A non-finite state is not worth saving; step 0 is already
+ * saved or cheap to redo. */
 static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 {
     struct kg_ranks *ranks = run->work.ranks;
@@ -275,7 +274,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
     if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || ranks->unlike ||
         run->state.count.step == 0 || !stands(run))
         return status;
-    kg_ranks_forgive(ranks); /* what fails now is news */
+    kg_ranks_forgive(ranks); /* a failure to save is new to all ranks */
     if (save(run, &err) != KG_OK && is_news(ranks, &err))
         kg_log_warn("step %lld is not saved: %s", (long long)run->state.count.step,
                     err.message);
@@ -299,7 +298,7 @@ static kg_status begin_sft(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* A rank that samples counts the others' updates. */
+/* A rollout rank only counts the trainers' updates. */
 static kg_status sft_step(struct kg_run *run, struct kg_err *err)
 {
     if (!run->work.ahead.samples)
@@ -335,8 +334,8 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* Between warm start and RL: RL's optimizer and anchor begin here, unless a checkpoint of
- * step 0 had them, and such a checkpoint is kept after a warm start. */
+/* Between SFT and RL: creates RL's optimizer and anchor, unless a checkpoint of step 0
+ * contained them. After SFT this state is saved as the checkpoint of step 0. */
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
     bool warm = run->in.sft_steps > 0,
@@ -356,12 +355,12 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     KG_TRY(step_border(&stop, run, status, err));
     if (!run->in.recipe.eval.at_start || run->in.val.n == 0)
         return KG_OK;
-    run->stopped = stop; /* a resumed run validates */
+    run->stopped = stop; /* a resumed run validates at its start */
     return stop ? KG_OK : kg_run_validate(run, err);
 }
 
-/* A run that ends without an error has learned something, or had nothing to learn. Steps
- * of the stage before are not its own. */
+/* Fails if every step of this run was skipped: it learned nothing. Steps before init.from
+ * was taken over do not count. */
 static kg_status must_have_trained(const struct kg_run_state *state,
                                    const struct kg_run_log *log, struct kg_err *err)
 {
@@ -379,7 +378,7 @@ static kg_status must_have_trained(const struct kg_run_state *state,
                    (long long)own);
 }
 
-/* Nor has one that was told of no reward learned something. */
+/* Fails if no sample had a verdict: the run learned nothing. */
 static kg_status must_have_been_judged(const struct kg_run_log *log, struct kg_err *err)
 {
     if (log->elsewhere || log->samples == 0 || log->judged > 0)
@@ -391,7 +390,7 @@ static kg_status must_have_been_judged(const struct kg_run_log *log, struct kg_e
                    (long long)log->samples);
 }
 
-/* What a rank does in a step: train, or sample the batch of a later one. */
+/* A step of this rank: trains, or (rollout rank) samples the batch of a later step. */
 static kg_status rl_step(struct kg_run *run, struct kg_err *err)
 {
     return run->work.ahead.samples ? kg_ahead_sample(run, err) : kg_rl_step(run, err);
@@ -406,7 +405,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     kg_status status = KG_OK;
     bool stop;
 
-    (void)kg_rank_times_take(run->work.ahead.all, 0); /* what opening took */
+    (void)kg_rank_times_take(run->work.ahead.all, 0); /* discards the times of opening */
     while (run->state.count.step < last) {
         kg_phase_at(phase, run->state.count.step);
         KG_TRY(step_border(&stop, run, status, err));
@@ -431,7 +430,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     return must_have_been_judged(&run->log, err);
 }
 
-/* A run that cannot save at its end should be known for that at its start. */
+/* Warns at the start if the disk has no room for a checkpoint. */
 static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
 {
     uint64_t need = kg_checkpoint_bytes(&run->in, &run->state), found;
@@ -446,7 +445,8 @@ static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* A validation that failed after its step was saved, or that a stop came before. */
+/* Repeats a validation that failed, or was prevented by a stop, after its step was
+ * saved. */
 static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
 {
     int64_t step = run->state.count.step;
@@ -456,7 +456,7 @@ static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
     return kg_run_validate(run, err);
 }
 
-/* One that is stopped in the warm start does not go on to RL. */
+/* A run that is stopped during SFT does not begin RL. */
 static kg_status all_steps(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(missed_validation(run, err));
@@ -477,7 +477,7 @@ static void say_done(const struct kg_run *run)
             run->log.dir, (long long)run->state.count.step, steps);
 }
 
-/* A run that ends by an error: the checkpoint that is on its way is finished, by all. */
+/* Also if the run ends by an error, all ranks finish the checkpoint being written. */
 static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err *err)
 {
     struct kg_ranks *ranks = run->work.ranks;
@@ -493,7 +493,8 @@ static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err 
     return status;
 }
 
-/* The folder of the run, which the first rank keeps, and the state that it holds. */
+/* Creates or checks the run directory (the first rank writes it); loads the
+ * checkpoint. */
 static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err *err)
 {
     bool found = false;
@@ -518,8 +519,8 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
     return say_disk(run, err);
 }
 
-/* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
- * is kept is the last whole step. */
+/* EINTERRUPTED: a stop request ended the wait for a tool. The state is still that of the
+ * last complete step, which is saved. */
 static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 {
     kg_status status = begin_or_resume(run, resume, err);
@@ -530,13 +531,13 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     if (status != KG_EINTERRUPTED)
         return status;
     kg_log_info("%s", err->message);
-    /* the first may fail to save, which is news */
+    /* the first rank may fail to save, which is a new error */
     kg_ranks_forgive(run->work.ranks);
     kg_ranks_forgive(run->work.ahead.all);
     return stop_here(run, err);
 }
 
-/* What is said of a run before its folder is touched. */
+/* Logs the data and measures the machine, before the run directory is touched. */
 static kg_status introduce(struct kg_run *run, struct kg_err *err)
 {
     if (run->log.elsewhere)
@@ -558,7 +559,7 @@ static kg_status leave(struct kg_run *run, kg_status status, struct kg_err *err)
     return status;
 }
 
-/* What was not done is not an error of the run, and not its end either. */
+/* A stopped run has not failed, but is not complete either: it returns EINTERRUPTED. */
 static kg_status say_stopped(const struct kg_run *run, struct kg_err *err)
 {
     const struct kg_counters *count = &run->state.count;
@@ -592,20 +593,20 @@ static kg_status open_and_run(struct kg_ranks *ranks, const struct kg_config *co
     return status;
 }
 
-/* All stay until the first rank has written what there is to write: a launcher ends the
- * others when one goes. */
+/* Waits until the first rank has written everything: a launcher ends all ranks when one
+ * exits. */
 static void wait_for_all(struct kg_ranks *ranks)
 {
     struct kg_err err;
     bool unused = false;
 
     if (ranks->lost)
-        return; /* which the run ended by */
+        return; /* the run ended by that error */
     if (kg_ranks_any(ranks, &unused, "end of the run", &err) != KG_OK)
         kg_log_warn("%s", err.message);
 }
 
-/* Keys as they were given, before any rank looks names up. */
+/* Checks that all ranks have the same keys, before names are resolved. */
 static kg_status check_keys(struct kg_ranks *ranks, const struct kg_config *config,
                             bool resume, struct kg_err *err)
 {
@@ -621,7 +622,7 @@ static kg_status check_keys(struct kg_ranks *ranks, const struct kg_config *conf
     return status;
 }
 
-/* What names came to mean, and the files that are read: data and models. */
+/* Checks that names resolved alike, and that data and model files are equal. */
 static kg_status check_files(struct kg_ranks *ranks, const struct kg_config *config,
                              struct kg_err *err)
 {
@@ -649,7 +650,7 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     int phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
     kg_status status = check_keys(ranks, config, resume, err);
-    if (status == KG_OK) /* a rank's clock or zone may be another */
+    if (status == KG_OK) /* ranks may differ in clock or time zone */
         status = kg_ranks_share(ranks, &today, sizeof today, "day of the start", err);
     if (status == KG_OK)
         status = kg_ahead_check(&r, ranks, err);
@@ -661,7 +662,7 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     if (status == KG_OK)
         status = open_and_run(ranks, config, resume, stop_on_signal, err);
     wait_for_all(ranks);
-    ranks->told |= status == KG_EINTERRUPTED; /* all have stopped: the first says it */
+    ranks->told |= status == KG_EINTERRUPTED; /* all stopped; only the first reports it */
     kg_watch_file(NULL);
     kg_watch_after(KG_WATCH_WARN_S);
     kg_phase_end(phase);

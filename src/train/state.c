@@ -52,8 +52,8 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in)
 
 /* ---- which weights sample ---- */
 
-/* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
- * (n+1) holds those of step s. */
+/* With lag n, step s samples with the weights from before step s - n. Slot s mod (n+1)
+ * has the weights from before step s. */
 kg_status kg_run_load_sampler(struct kg_run_state *state, int64_t step,
                               struct kg_err *err)
 {

@@ -83,10 +83,10 @@ uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
            model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
 }
 
-/* of a slab on its way from a device: few copies, beside what computes there */
+/* elements copied from a device at once: few copies, parallel to its computing */
 enum { PIECE = 1 << 20 };
 
-/* s: elements from `first` of the tensor on.   piece: (PIECE) pinned */
+/* first: element of the tensor where s begins.   piece: (PIECE) page-locked */
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
                           int64_t first, float *piece, struct kg_err *err)
 {
@@ -139,14 +139,14 @@ kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *
     return write_vectors(state, KG_SAVE_ALL, path, err);
 }
 
-/* The folder of what was trained: a checkpoint, or adapters. */
+/* The folder of the trained weights: a whole model, or adapters. */
 static const char *model_folder(const struct kg_model *m)
 {
     return m->lora ? "adapter" : "model";
 }
 
-/* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
- * long as the run is; before the first, whence the model came. */
+/* The folder from which tokenizer files are copied: the newest checkpoint, which always
+ * exists; before the first, the folder of the model. */
 static struct kg_path small_files_of(const struct kg_run_state *state,
                                      const char *run_dir)
 {
@@ -160,28 +160,28 @@ static struct kg_path small_files_of(const struct kg_run_state *state,
     return dir;
 }
 
-/* A checkpoint on its way: all that its writing reads but the slabs, which stay as they
- * are until it is done. */
+/* A checkpoint being written: what its writer reads, except slabs, which do not change
+ * until it is done. */
 struct kg_saving {
     const struct kg_run_state *state; /* borrowed */
     struct kg_counters count;
-    const struct kg_slab *weights; /* of the model: its own, or their average; borrowed */
+    const struct kg_slab *weights; /* the model's, or their average; borrowed */
     enum kg_dtype dtype;
     struct kg_path root, temporary, small;
     char name[KG_CHECKPOINT_NAME];
     int64_t keep;
-    struct kg_str begun;    /* owned: of the run's state, which the next step replaces */
-    struct kg_ranks *ranks; /* that write it together; NULL: this process does alone */
+    struct kg_str begun;    /* owned: copy of the state's, which the next step replaces */
+    struct kg_ranks *ranks; /* that write it together; NULL: this process alone */
 
-    int threads; /* that the run uses */
+    int threads; /* of the writer */
     pthread_t thread;
-    bool written; /* without it */
-    bool placed;  /* it stands under its name, whatever fails after that */
+    bool written; /* already, without a thread */
+    bool placed;  /* it has its name, even if something failed later */
     kg_status status;
     struct kg_err err;
 };
 
-/* All of it but the manifest, or this rank's part. */
+/* Writes everything but the manifest, or only this rank's part. */
 static kg_status write_part(const struct kg_saving *s, enum kg_save_part part,
                             struct kg_err *err)
 {
@@ -211,13 +211,13 @@ static kg_status write_part(const struct kg_saving *s, enum kg_save_part part,
 
 /* ---- names ---- */
 
-/* Where a checkpoint stands in its run: the warm start comes before RL. */
+/* Position of a checkpoint in its run: SFT comes before RL. */
 struct place {
     bool rl;
     int64_t number;
 };
 
-/* False for every name that is not one of a checkpoint. */
+/* False if `name` is not the name of a checkpoint. */
 static bool parse_name(struct place *p, const char *name)
 {
     char *end;
@@ -242,7 +242,7 @@ static int by_age(const void *a, const void *b)
     return (x.number > y.number) - (x.number < y.number);
 }
 
-/* The checkpoints under root, oldest first; whatever else lies there is left out.
+/* Lists the checkpoints under root, oldest first, and ignores other names.
  * names: freed by kg_file_names_free */
 static kg_status list_checkpoints(char ***names, size_t *n, const char *root,
                                   struct kg_err *err)
@@ -263,7 +263,7 @@ static kg_status list_checkpoints(char ***names, size_t *n, const char *root,
     return KG_OK;
 }
 
-/* Where names cannot be exchanged, a replaced checkpoint stands as NAME.old for a moment
+/* Where names cannot be exchanged, a replaced checkpoint is NAME.old for a moment
  * (kg_file_rename_dir).   returns whether `old` is such a name; name: without .old */
 static bool is_old(char name[KG_CHECKPOINT_NAME], const char *old)
 {
@@ -277,7 +277,7 @@ static bool is_old(char name[KG_CHECKPOINT_NAME], const char *old)
     return parse_name(&unused, name);
 }
 
-/* Killed then, it takes its name back; a finished replacement makes it superfluous. */
+/* After a kill: removes NAME.old if the new NAME exists, else restores its name. */
 static kg_status settle_old(const char *root, const char *old, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
@@ -328,7 +328,7 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
     return kg_checkpoint_last(name, dir, err);
 }
 
-/* The newest of RL at or before `step`, and of the warm start where that is wanted. */
+/* The newest RL checkpoint at or before `step`; if warm, else the newest of SFT. */
 static kg_status newest_until(char name[KG_CHECKPOINT_NAME], const char *dir, bool warm,
                               int64_t step, struct kg_err *err)
 {
@@ -356,7 +356,7 @@ kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
     return newest_until(name, dir, true, INT64_MAX, err);
 }
 
-/* NAME.old counts as NAME where that is not there. */
+/* Whether folder is a checkpoint. NAME.old is one if NAME does not exist. */
 static bool stands(char name[KG_CHECKPOINT_NAME], const char *root, const char *folder)
 {
     struct place unused;
@@ -420,7 +420,7 @@ static void name_of(char name[KG_CHECKPOINT_NAME], const struct kg_run *run)
              (long long)(rl ? run->state.count.step : run->state.count.sft_step));
 }
 
-/* Room for it, and the log as it is now: of who keeps the folder. */
+/* By the writer of the folder: checks for space, syncs the log and notes its length. */
 static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
                                 struct kg_err *err)
 {
@@ -432,7 +432,7 @@ static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
     return KG_OK;
 }
 
-/* Completions that are begun; of a run that has begun none, the head alone. */
+/* Copies begun completions; if the run has none, only their header. */
 static kg_status copy_begun(struct kg_saving *s, const struct kg_str *begun,
                             struct kg_err *err)
 {
@@ -444,7 +444,7 @@ static kg_status copy_begun(struct kg_saving *s, const struct kg_str *begun,
     return kg_str_append(&s->begun, begun->data, begun->len, err);
 }
 
-/* What is refused before anything is written, and what the state is now. */
+/* Checks what can be refused before writing, and copies what the writer reads. */
 static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err *err)
 {
     s->state = &run->state;
@@ -464,7 +464,7 @@ static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err 
     return kg_optim_weights(&s->weights, run->state.optim, run->state.model, err);
 }
 
-/* The same by all ranks that write together: files are there when it returns. */
+/* prepare on all ranks that write together; files then exist at their full length. */
 static kg_status prepare_together(struct kg_saving *s, struct kg_run *run,
                                   struct kg_err *err)
 {
@@ -477,7 +477,7 @@ static kg_status prepare_together(struct kg_saving *s, struct kg_run *run,
     return kg_ranks_agree(s->ranks, status, "checkpoint", err);
 }
 
-/* It takes its name, and those that are too many go. */
+/* Renames it, and removes the oldest checkpoints if there are more than s->keep. */
 static kg_status place(struct kg_saving *s, struct kg_err *err)
 {
     KG_TRY(kg_file_rename_dir(s->temporary.text, kg_path_in(s->root.text, s->name).text,
@@ -502,7 +502,7 @@ static void *write_all(void *saving)
     struct kg_saving *s = saving;
     int phase = kg_phase_begin(0, NULL, "saving checkpoint %s", s->name);
 
-    kg_threads_set(s->threads); /* a thread begins with the machine's */
+    kg_threads_set(s->threads); /* a new thread has the machine's number */
     s->status = write_part(s, s->ranks ? KG_SAVE_VALUES : KG_SAVE_ALL, &s->err);
     if (s->status == KG_OK && !s->ranks)
         s->status = kg_manifest_write(s->temporary.text, &s->err);
@@ -514,9 +514,9 @@ static void *write_all(void *saving)
     return NULL;
 }
 
-/* ---- together ---- */
+/* ---- on several ranks ---- */
 
-/* The pieces of all files, of which each rank hashes its share. */
+/* Hashes this rank's share of the pieces of all files. */
 static kg_status hash_share(struct kg_manifest *m, const struct kg_saving *s,
                             uint64_t pieces, struct kg_err *err)
 {
@@ -545,7 +545,7 @@ static kg_status gather_hashes(struct kg_manifest *m, struct kg_ranks *ranks,
     return status;
 }
 
-/* m: listed */
+/* m: from kg_manifest_list */
 static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
                                struct kg_err *err)
 {
@@ -557,7 +557,7 @@ static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
     return gather_hashes(m, s->ranks, err);
 }
 
-/* What the first rank does alone; all know whether it stands. */
+/* The first rank writes the manifest and renames; all ranks learn s->placed. */
 static kg_status place_for_all(struct kg_saving *s, const struct kg_manifest *m,
                                struct kg_err *err)
 {
@@ -588,13 +588,13 @@ static kg_status finish_together(struct kg_saving *s, struct kg_err *err)
     return status;
 }
 
-/* Another process writes all of it. */
+/* Whether another process writes the whole checkpoint. */
 static bool written_elsewhere(const struct kg_run *run)
 {
     return run->log.elsewhere && !run->state.model->ranks;
 }
 
-/* A rank that does not keep the folder knows what is in it. */
+/* A rank that writes nothing still knows the newest checkpoint. */
 static kg_status note_saved(struct kg_run *run, const char *name)
 {
     run->state.count.optim_step = run->state.optim->step;
@@ -602,7 +602,7 @@ static kg_status note_saved(struct kg_run *run, const char *name)
     return KG_OK;
 }
 
-/* What became of it. */
+/* Finishes a written checkpoint: its hashes on several ranks, its name, its error. */
 static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *err)
 {
     if (s->ranks) {
@@ -642,7 +642,7 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
     kg_status status;
 
     if (written_elsewhere(run) ||
-        run->state.lag > 0) /* the next step begins with a write to what is saved */
+        run->state.lag > 0) /* the next step first overwrites a lagged slab */
         return kg_checkpoint_save(run, err);
     KG_TRY(kg_checkpoint_wait(run, err));
     struct kg_saving *s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
@@ -650,16 +650,16 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
         return err->code;
     name_of(s->name, run);
     KG_TRY_GOTO(out, prepare_together(s, run, err));
-    /* The step has the other cores; and a thread that had helpers ends them by
-     * pthread_exit, which ends the process where memory for a library is missing. */
+    /* The step uses the other cores. And a thread with helpers ends them by pthread_exit,
+     * which ends the process if memory for loading a library is missing. */
     s->threads = 1;
     if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
         s->threads = kg_threads_get();
-        write_all(s); /* no thread more is to be had: at once */
+        write_all(s); /* no thread is available: write now */
         s->written = true;
     }
     run->saving = s;
-    /* together it is settled where the others wait for it */
+    /* several ranks settle it together when they wait for it */
     return s->written && !s->ranks ? kg_checkpoint_wait(run, err) : KG_OK;
 out:
     kg_str_release(&s->begun);
@@ -729,7 +729,7 @@ kg_status kg_checkpoint_take_state(struct kg_run_state *state, const char *path,
 kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
                              const char *dir, struct kg_err *err)
 {
-    /* the format first: what an older kedge wrote has no manifest */
+    /* the format first, because checkpoints of an older kedge have no manifest */
     KG_TRY(
         kg_checkpoint_counters(&state->count, kg_path_in(dir, "state.json").text, err));
     KG_TRY(kg_manifest_check(NULL, dir, err));
@@ -759,7 +759,7 @@ static bool is_whole(const char *dir)
            kg_manifest_check(NULL, dir, &ignored) == KG_OK;
 }
 
-/* The newest before checkpoint `name` that is whole; "" without one. */
+/* The newest intact checkpoint before `name`; "" if none. */
 static void find_whole(char whole[KG_CHECKPOINT_NAME], const char *root, const char *name)
 {
     struct kg_err ignored;
@@ -777,8 +777,8 @@ static void find_whole(char whole[KG_CHECKPOINT_NAME], const char *root, const c
     kg_file_names_free(names, n);
 }
 
-/* The newest checkpoint cannot be read. No older one is taken in its place, since steps
- * would be lost without a word: who resumes is told of it, and does that by hand. */
+/* The newest checkpoint cannot be read. To take an older one would silently lose steps,
+ * so the error names it and leaves the decision to the user. */
 static kg_status name_whole(const char *root, const char *name, struct kg_err *err)
 {
     char whole[KG_CHECKPOINT_NAME];
@@ -795,7 +795,7 @@ static kg_status name_whole(const char *root, const char *name, struct kg_err *e
                    err->message, whole, name, root);
 }
 
-/* Which is the newest is found by whoever keeps the folder, and the same for all. */
+/* The writer of the folder finds the newest checkpoint, and all ranks take that. */
 static kg_status newest_for_all(char name[KG_CHECKPOINT_NAME], const struct kg_run *run,
                                 struct kg_err *err)
 {

@@ -32,7 +32,7 @@ static const struct counter_row counter_rows[] = {
 };
 enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
 
-/* Numbers that are not counts, with all their bits. */
+/* Values that are not counts, written with all their bits. */
 static const struct counter_row real_rows[] = {
     {"kl_beta", offsetof(struct kg_counters, kl_beta)},
     {"anchor_kl", offsetof(struct kg_counters, anchor_kl)},

@@ -13,7 +13,7 @@
 
 enum { MAX_MANIFEST_BYTES = 1 << 20 };
 
-/* ---- the entry of this moment ---- */
+/* ---- the current entry ---- */
 
 static kg_status put(struct kg_str *out, const char *lead, const char *name,
                      const char *text, struct kg_err *err)
@@ -58,7 +58,7 @@ static kg_status put_ranks(struct kg_str *out, const struct kg_backend *be,
 }
 
 static const struct list {
-    const char *name, *before; /* the assumed start where the manifest has no such list */
+    const char *name, *before; /* the first entry if the manifest has no such list */
     kg_status (*put)(struct kg_str *out, const struct kg_backend *be,
                      const struct kg_ranks *r, struct kg_err *err);
 } lists[] = {{"devices", "{\"kind\": \"cpu\"}", put_device},
@@ -85,7 +85,7 @@ static const char *text_of(const struct kg_json *entry, const char *name)
     return text ? text : "";
 }
 
-/* Of the facts in `names`, without those that are in `but` too. */
+/* Appends differences in the facts of `names` that are not in `but`. */
 static kg_status put_differences(struct kg_str *diff, const struct kg_json *names,
                                  const struct kg_json *but, const struct kg_json *before,
                                  const struct kg_json *now, struct kg_err *err)
@@ -103,7 +103,7 @@ static kg_status put_differences(struct kg_str *diff, const struct kg_json *name
     return KG_OK;
 }
 
-/* Of the manifest's last entry from this one; nothing if they are equal. */
+/* Appends differences between the manifest's last entry and this one. */
 static kg_status compare(struct kg_str *diff, const struct kg_json *manifest,
                          const struct list *list, const struct kg_str *entry,
                          struct kg_err *err)
@@ -138,7 +138,7 @@ static kg_status put_list(struct kg_str *out, const struct kg_json *all,
     }
     if (kg_json_size(all) == 0)
         KG_TRY(kg_str_printf(out, err, "%s, ", list->before));
-    KG_TRY(kg_str_append(out, entry->data, entry->len - 1, err)); /* without its end */
+    KG_TRY(kg_str_append(out, entry->data, entry->len - 1, err)); /* without its brace */
     KG_TRY(put(out, ", ", "since", since, err));
     return kg_str_puts(out, "}]}\n", err);
 }
@@ -161,8 +161,8 @@ static kg_status put_manifest(struct kg_str *out, const struct kg_json *root,
     return put_list(out, kg_json_get(root, list->name), list, entry, since, err);
 }
 
-/* Appends how the manifest's last entry differs from this moment's. Where it does, and
- * since is not NULL, the manifest gets one more. */
+/* Appends differences between the manifest's last entry and the current one. If there are
+ * any and since is not NULL, adds the current entry to the manifest. */
 static kg_status meet(struct kg_str *diff, const char *manifest, const struct list *list,
                       const struct kg_backend *be, const struct kg_ranks *ranks,
                       const char *since, struct kg_err *err)
@@ -185,7 +185,7 @@ out:
     return status;
 }
 
-/* ---- of a run that goes on ---- */
+/* ---- resuming ---- */
 
 kg_status kg_facts_check(const char *manifest, const struct kg_backend *be,
                          struct kg_err *err)

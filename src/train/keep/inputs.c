@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A list of files: the key for one, "key 2" and so on for those after it. */
+/* Files of a list have the labels key, "key 2", "key 3" and so on. */
 static kg_status put_list(struct kg_str *out, struct kg_opt_list files, const char *key,
                           struct kg_err *err)
 {
@@ -27,8 +27,8 @@ static kg_status put_list(struct kg_str *out, struct kg_opt_list files, const ch
     return KG_OK;
 }
 
-/* Where the model comes from, and what init.from gives besides; of the latter nothing
- * where the run has its own. */
+/* Sources of the model, and of what else init.from gives. A run with its own checkpoint
+ * reads nothing else of init.from. */
 static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                             const struct kg_init *init, struct kg_err *err)
 {
@@ -42,8 +42,8 @@ static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                                kg_init_model_dir(init, r).text, err);
 }
 
-/* Of keys whose value may be a word or an address instead: what an index finds depends on
- * what is in it, a server cannot be asked. */
+/* For keys that may name no file. A search index is an input, because results depend on
+ * its content; a server cannot be compared. */
 static kg_status put_if_file(struct kg_str *out, const char *key, const char *path,
                              struct kg_err *err)
 {
@@ -78,7 +78,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
     return kg_str_putc(out, '}', err);
 }
 
-/* Every file, those that a resumed run may change included. */
+/* All files, also those that may change on a resume. */
 static kg_status put_more(struct kg_str *out, const struct kg_recipe *r,
                           struct kg_err *err)
 {

@@ -41,7 +41,7 @@ out:
     return status;
 }
 
-/* Keys that config.yaml has: set, as it is written, or given, as it is read. */
+/* Number of keys of config.yaml: that are set, to write it, or given, when it is read. */
 static int64_t count_keys(const struct kg_config *c,
                           bool (*has)(const struct kg_config *, const char *))
 {
@@ -115,11 +115,11 @@ out:
     found->any |= status == KG_EFORMAT;
     kg_json_release(&doc);
     kg_jsonl_close(lines);
-    return status == KG_EFORMAT ? KG_OK : status; /* cut in the last line */
+    return status == KG_EFORMAT ? KG_OK : status; /* the last line is truncated */
 }
 
-/* Whether a run was begun here: its manifest.json is what write_manifest wrote, before
- * any other file. A model's or somebody else's is not. */
+/* Whether a run began here: its first file is manifest.json, with keys of write_manifest.
+ * A manifest.json without them belongs to a model or to the user. */
 static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
 {
     struct kg_path path = kg_path_in(dir, "manifest.json");
@@ -137,8 +137,7 @@ static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
     return status;
 }
 
-/* Files that a run would overwrite, in a folder where no run was begun: they belong to
- * the user. */
+/* Refuses to overwrite files in a folder where no run began: they are the user's. */
 static kg_status refuse_others_files(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"config.yaml", "metrics.jsonl", "manifest.json"};
@@ -153,9 +152,9 @@ static kg_status refuse_others_files(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* Anything of a run that a new one would write over or, keeping the newest checkpoints,
- * remove. What a run leaves that made no step (its grader failed, say) is none.
- * *begun: there is such a rest */
+/* Refuses a folder that has results of a run, which a new one would overwrite or remove
+ * as old checkpoints. A run that made no step (its grader failed, say) has none.
+ * *begun: a run began here */
 static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
@@ -187,8 +186,7 @@ kg_status kg_run_dir_resumable(bool *resumable, const char *dir, struct kg_err *
     return KG_OK;
 }
 
-/* The step of a dump in rollouts/, and whether it is one of the warm start; false for
- * every other name. */
+/* Step of a dump in rollouts/, and whether it is an SFT step. False for other names. */
 static bool is_dump(const char *name, int64_t *step, bool *sft)
 {
     static const char *const prefixes[] = {"step-", "val-", "val_anchor-", "skipped-sft-",
@@ -207,8 +205,7 @@ static bool is_dump(const char *name, int64_t *step, bool *sft)
     return false;
 }
 
-/* Whether a file of rollouts/ is a dump of a step that is not among those done (NULL:
- * none are). */
+/* Whether a file of rollouts/ is a dump of a step that is not done (NULL: no step is). */
 static bool is_undone_dump(const char *name, const struct kg_counters *done)
 {
     int64_t step;
@@ -224,8 +221,8 @@ static bool is_events(const char *name, const struct kg_counters *done)
     return kg_tfevents_is_name(name);
 }
 
-/* The files of a folder which `which` says yes to; no folder, none. Only regular files
- * and links: nothing that a run writes is a folder. */
+/* Removes the files of a folder that `which` selects. The folder may be missing; folders
+ * in it are kept, because kedge writes none there. */
 static kg_status remove_files(struct kg_path root,
                               bool (*which)(const char *, const struct kg_counters *),
                               const struct kg_counters *done, struct kg_err *err)
@@ -247,9 +244,9 @@ static kg_status remove_files(struct kg_path root,
     return status;
 }
 
-/* Removes what a run without a step left, only files with names that kedge gives. All
+/* Removes what a run without a step left: only files with names that kedge gives; all
  * others, in sft/ and rollouts/ too, belong to the user. manifest.json and config.yaml
- * are written over: a removal that is cut off can be begun again. */
+ * are overwritten later, so an interrupted removal is repeated by the next start. */
 static kg_status remove_attempt(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};
@@ -263,7 +260,7 @@ static kg_status remove_attempt(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* Two processes in one run directory would each cut back what the other writes. */
+/* Two processes in one run directory would truncate each other's files. */
 static kg_status lock(struct kg_run_log *log, struct kg_err *err)
 {
     return kg_file_lock_take(&log->lock, kg_path_in(log->dir, "lock").text, err);
@@ -277,10 +274,10 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
     const char *dir = log->dir;
     bool begun;
 
-    KG_TRY(refuse_a_run(&begun, dir, err)); /* without a trace in it */
+    KG_TRY(refuse_a_run(&begun, dir, err)); /* before anything is written */
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(lock(log, err));
-    KG_TRY(refuse_a_run(&begun, dir, err)); /* another may have been faster */
+    KG_TRY(refuse_a_run(&begun, dir, err)); /* again, now with the lock */
     if (begun)
         KG_TRY(remove_attempt(dir, err));
     KG_TRY(kg_file_make_dirs(kg_path_in(dir, "checkpoints").text, err));
@@ -289,7 +286,7 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
     return write_config(in->config, dir, err);
 }
 
-/* A key that is missing from a file which was cut off would be its default. */
+/* In a truncated file, missing keys would have their defaults. */
 static kg_status check_whole(const char *dir, const struct kg_config *before,
                              struct kg_err *err)
 {
@@ -298,7 +295,7 @@ static kg_status check_whole(const char *dir, const struct kg_config *before,
     int64_t written, found = count_keys(before, kg_config_is_given);
 
     if (!kg_file_exists(path.text))
-        return KG_OK; /* refused with the inputs */
+        return KG_OK; /* kg_inputs_check refuses this */
     KG_TRY(kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err));
     written = kg_json_int(kg_json_get(doc.root, "config_keys"), 0);
     kg_json_release(&doc);
@@ -311,7 +308,7 @@ static kg_status check_whole(const char *dir, const struct kg_config *before,
                    (long long)found);
 }
 
-/* Where the device may change, what names it may: the device itself is compared. */
+/* With device.may_change, the keys that name the device may change, too. */
 static kg_status take_device(struct kg_config *before, const struct kg_config *config,
                              struct kg_err *err)
 {
@@ -350,7 +347,7 @@ out:
     return status;
 }
 
-/* A pipe in the place of one of them would be waited for. */
+/* Reading a pipe in place of a file would block. */
 static kg_status check_files(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"config.yaml", "manifest.json", "metrics.jsonl"};
@@ -370,8 +367,9 @@ static kg_status check_files(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* One is saved beside the next steps, so where two were due and none is there they are
- * lost: begun again, the run would write over what its log still knows. */
+/* The newest checkpoint may be missing, because it is written during the next step. If
+ * two were due and none exists, they were lost; starting over would truncate the log of
+ * their steps. */
 static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
                                    struct kg_err *err)
 {
@@ -390,7 +388,7 @@ static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
                    dir, (long long)logged.last, (long long)every);
 }
 
-/* Config, inputs and device against those that the run was started with. */
+/* Compares config, inputs and device with those at the start of the run. */
 static kg_status check_same(const struct kg_run_inputs *in,
                             const struct kg_run_state *state, const char *dir,
                             struct kg_err *err)

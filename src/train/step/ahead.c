@@ -43,7 +43,7 @@ static struct kg_str *batch_of(struct kg_ahead *a, int64_t step, int lag)
 struct head {
     kg_status status;
     struct kg_err why;
-    struct kg_rl_batch batch; /* its pointers say only what is there */
+    struct kg_rl_batch batch; /* its pointers only tell which arrays follow */
 };
 
 static kg_status put_batch(struct kg_str *out, const struct kg_rl_batch *b,
@@ -68,7 +68,7 @@ static kg_status put_batch(struct kg_str *out, const struct kg_rl_batch *b,
     return kg_str_append(out, b->begun.data, b->begun.len, err);
 }
 
-/* Room for what the head says. */
+/* Allocates the arrays that the head announces. */
 static kg_status make_room(struct kg_rl_batch *b, const struct head *head,
                            struct kg_err *err)
 {
@@ -134,14 +134,14 @@ kg_status kg_ahead_take(struct kg_rl_batch *b, struct kg_ahead *a, int64_t step,
     return head.status;
 }
 
-/* ---- sampling it ---- */
+/* ---- sampling a batch ---- */
 
 static bool within(const struct kg_run *run, int64_t step)
 {
     return step < run->in.recipe.train.steps;
 }
 
-/* Of the ranks that sample, for those who log. */
+/* Gathers the times of the rollout ranks, for the trainers' log. */
 static kg_status take_times(struct kg_rl_batch *b, struct kg_ahead *a, struct kg_err *err)
 {
     struct kg_rank_times own = kg_rank_times_take(a->all, b->sampling_seconds);
@@ -153,7 +153,7 @@ static kg_status take_times(struct kg_rl_batch *b, struct kg_ahead *a, struct kg
     return kg_rank_times_gather(b->times, &own, &a->part, err);
 }
 
-/* said, why: what sampling it said */
+/* said, why: result of sampling the batch */
 static kg_status write_batch(struct kg_rl_batch *b, struct kg_run *run, int64_t step,
                              kg_status said, const struct kg_err *why, struct kg_err *err)
 {
@@ -164,7 +164,7 @@ static kg_status write_batch(struct kg_rl_batch *b, struct kg_run *run, int64_t 
                      said, why, err);
 }
 
-/* The batch of a step, by the weights of L steps before it. */
+/* Samples the batch of a step with the weights of L steps earlier. */
 static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
 {
     struct kg_ahead *a = &run->work.ahead;
@@ -200,7 +200,7 @@ kg_status kg_ahead_sample(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- to each other ---- */
+/* ---- transfers ---- */
 
 kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
                          struct kg_err *err)
@@ -210,7 +210,7 @@ kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
     return kg_ranks_agree(a->all, status, what, err);
 }
 
-/* Each trainer gets its batch from one rank that has it. */
+/* Every trainer gets its batches from one rollout rank. */
 static bool serves(const struct kg_ahead *a, int sampler, int trainer)
 {
     int n = a->all->n - a->trainers;
@@ -219,7 +219,7 @@ static bool serves(const struct kg_ahead *a, int sampler, int trainer)
            trainer % n == sampler - a->trainers;
 }
 
-/* n bytes for each that this rank serves, or from the one that serves it. */
+/* Sends n bytes to the trainers that this rank serves, or receives them. */
 static kg_status hand_on(struct kg_ahead *a, void *bytes, size_t n, struct kg_err *err)
 {
     struct kg_ranks *all = a->all;
@@ -270,7 +270,7 @@ kg_status kg_ahead_count(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* The same memory each time, which the plan of the run has counted. */
+/* One wire for the whole run: the memory plan counts it once. */
 static kg_status take_wire(struct kg_ahead *a, const struct kg_backend *be,
                            struct kg_err *err)
 {
@@ -280,8 +280,8 @@ static kg_status take_wire(struct kg_ahead *a, const struct kg_backend *be,
     return KG_OK;
 }
 
-/* A slab of the trainers, each of which sends its cut, into `to` of those that sample.
- * from: the whole, or the trainer's cut of it */
+/* Copies a slab of n elements from the trainers' shards to `to` on the rollout ranks.
+ * from: on trainers, the whole slab or this trainer's shard */
 static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_slab *from,
                            int64_t n, struct kg_err *err)
 {
@@ -313,7 +313,7 @@ static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_sla
     return kg_ranks_agree(all, status, "weights", err);
 }
 
-/* Those that stand before the next step. */
+/* Sends the weights from before the next step; they become the newest lagged weights. */
 static kg_status send_weights(struct kg_run *run, struct kg_err *err)
 {
     struct kg_run_state *s = &run->state;
@@ -322,7 +322,7 @@ static kg_status send_weights(struct kg_run *run, struct kg_err *err)
                      &s->model->master, s->model->n_elements, err);
 }
 
-/* Those of the state that a run goes on from, to the ranks that sample. */
+/* Sends the begun completions of the state to the rollout ranks. */
 static kg_status send_begun(struct kg_run *run, struct kg_err *err)
 {
     struct kg_ranks *all = run->work.ahead.all;

@@ -30,7 +30,7 @@ static kg_status check_shape(const struct kg_model *anchor, const struct kg_mode
                    (long long)anchor->n_elements);
 }
 
-/* Where it lies: as the policy does, or its layers on the host. */
+/* The layers are on the host with anchor.place=host, else where the policy's are. */
 static struct kg_model_opts opts_of(const struct kg_run_inputs *in,
                                     const struct kg_run_state *state)
 {

@@ -71,7 +71,7 @@ kg_status kg_run_answers_open(struct kg_run_inputs *in, const struct kg_run_stat
     return KG_OK;
 }
 
-/* ---- a step's ---- */
+/* ---- the batch of a step ---- */
 
 static kg_status read_answer(struct kg_traj *t, const struct kg_run_inputs *in, size_t i,
                              uint64_t place, struct kg_err *err)
@@ -94,7 +94,7 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run_inputs *in, 
     return KG_OK;
 }
 
-/* Lines of this step: the next places of the endless row of epochs. */
+/* Reads the lines of this step: the next ones of the endless sequence of epochs. */
 static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                             uint64_t place, struct kg_err *err)
 {
@@ -110,7 +110,7 @@ static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run_inputs *i
     return status;
 }
 
-/* What the policy did not write has no log-prob. */
+/* Only the model's tokens have log-probs. */
 static void forget_context(struct kg_traj *t)
 {
     for (size_t i = t->prompt_n; i < t->n; i++)
@@ -118,7 +118,7 @@ static void forget_context(struct kg_traj *t)
             t->logp[i] = 0;
 }
 
-/* The policy's own log-probs stand where a sampler's would. */
+/* Records the policy's own log-probs in place of a sampler's. */
 static kg_status record(struct kg_rl_batch *b, struct kg_rows *rows,
                         const struct kg_model *m, struct kg_err *err)
 {

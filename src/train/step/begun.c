@@ -23,13 +23,13 @@ int64_t kg_begun_steps(const struct kg_recipe *r)
     return steps > 0 ? steps : 0;
 }
 
-/* Versions that come to completion i after this one. */
+/* Number of later versions that can sample completion i. */
 static int64_t versions_left(const struct kg_begun *g, size_t i)
 {
     return (int64_t)(i / (g->n / (size_t)(g->steps + 1)));
 }
 
-/* Tokens that completion i has when this version is through with it. */
+/* Most tokens that completion i has after this version. */
 static int64_t tokens_due(const struct kg_begun *g, size_t i)
 {
     int64_t due = (g->steps - versions_left(g, i) + 1) * g->slice;
@@ -37,13 +37,13 @@ static int64_t tokens_due(const struct kg_begun *g, size_t i)
     return due < g->max_tokens ? due : g->max_tokens;
 }
 
-/* Whether its tool has more than this version to answer. The last one waits for it. */
+/* Whether completion i pauses for its tool in this version. The last version waits. */
 static bool rests(const struct kg_begun *g, size_t i)
 {
     return g->trajs[i].episode.asked > 1 && versions_left(g, i) > 0;
 }
 
-/* ---- what does not go with it ---- */
+/* ---- keys that it excludes ---- */
 
 static kg_status refuse(const char *key, const char *found, const char *why,
                         struct kg_err *err)
@@ -54,7 +54,7 @@ static kg_status refuse(const char *key, const char *found, const char *why,
                    key, found, why);
 }
 
-/* Passes by the weights that sampled, of which a completion has several. */
+/* Passes with the sampler's weights, of which a completion has several versions. */
 static kg_status check_passes(const struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_algo *a = &in->algo;
@@ -92,7 +92,7 @@ kg_status kg_begun_check(const struct kg_run_inputs *in, struct kg_err *err)
 
 /* ---- bytes ---- */
 
-/* What they begin with: only the same build of kedge reads them. */
+/* The first bytes of packed completions: another build of kedge refuses to read them. */
 static void name_build(char name[64])
 {
     memset(name, 0, 64);
@@ -165,7 +165,7 @@ kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t fir
 
 /* ---- pieces ---- */
 
-/* How far this version goes. */
+/* Limits a request to the tokens of this version. */
 static void limit(struct kg_request *q, const struct kg_begun *g, size_t i)
 {
     q->max_tokens = q->quota = (int32_t)tokens_due(g, i) - q->drawn;

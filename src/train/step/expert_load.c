@@ -68,7 +68,7 @@ out:
 
 /* ---- metrics ---- */
 
-/* Of one layer. */
+/* Sums over the experts of one layer. */
 struct shares {
     double total, most, entropy;
     int32_t unused;
@@ -114,7 +114,7 @@ void kg_expert_load_put(struct kg_metrics *log, const struct kg_expert_load *l)
     kg_metrics_put(log, "experts/entropy", entropy);
 }
 
-/* ---- the loss that evens it ---- */
+/* ---- the balancing loss ---- */
 
 kg_status kg_expert_load_balance(struct kg_expert_load *l, const struct kg_rows *p,
                                  double c, struct kg_err *err)

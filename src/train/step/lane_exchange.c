@@ -31,10 +31,10 @@
 #include <assert.h>
 
 enum { PIECE = KG_SLAB_PIECE << 2, DEVICE_PIECE = KG_SLAB_PIECE << 6 };
-enum { AHEAD = 2 }; /* pieces on their way */
+enum { AHEAD = 2 }; /* pieces in transit at once */
 _Static_assert((int)AHEAD <= (int)KG_RANKS_AHEAD, "exchanges at once");
 
-/* The blocks of a rank, among those of all. */
+/* A rank's blocks (kg_tree_cover); first: slot in `came` of the first one. */
 struct cover {
     int levels[2 * KG_TREE_LEVELS];
     int n;
@@ -45,19 +45,19 @@ struct exchange {
     struct kg_slab *sum;
     const struct kg_lane_blocks *own;
     struct kg_ranks *ranks;
-    bool cut;                      /* the sum stays with its owners */
-    bool direct;                   /* from device to device */
-    bool lends;                    /* blocks are added where they lie */
-    void *const *lent;             /* (ranks) borrowed; where they do */
-    const struct kg_backend *adds; /* where blocks are added */
-    struct cover *covers;          /* (ranks) owned, as what follows */
-    int n_blocks;                  /* of all ranks, or those that come from others */
-    int64_t piece;                 /* elements of a rank's part of one, at most */
+    bool cut;                      /* each rank keeps only its shard of the sum */
+    bool direct;                   /* by NCCL, from device to device */
+    bool lends;                    /* blocks of other ranks are read in place */
+    void *const *lent;             /* (ranks) borrowed; those blocks */
+    const struct kg_backend *adds; /* adds the blocks */
+    struct cover *covers;          /* (ranks) owned, as all arrays below */
+    int n_blocks;                  /* blocks that need a slot in `came` */
+    int64_t piece;                 /* most elements of a rank's part of a piece */
     int ahead;
-    /* (ahead, n_blocks, piece) page-locked, as the next; direct: on the device; NULL: it
-     * lends */
+    /* (ahead, n_blocks, piece) received blocks, page-locked as `room` is; direct: on the
+     * device; NULL: if lends */
     float *came;
-    float *room; /* (ranks, piece); NULL: slabs are in host memory, or it is direct */
+    float *room; /* (ranks, piece) host copies; NULL: host memory, or direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
     struct kg_err failed;           /* the first failure of this rank's device */
 };
@@ -76,7 +76,7 @@ static int64_t piece_of(int64_t n, const struct kg_backend *backend, int ranks)
     return largest < most ? largest : most;
 }
 
-/* What a rank owns of the piece that begins at `at` in every cut. */
+/* A rank's part of the piece that begins at offset `at` of every shard. */
 static struct kg_cut part(const struct exchange *x, int rank, int64_t at)
 {
     struct kg_cut c = kg_cut_of(x->sum->n, rank, x->ranks->n);
@@ -87,7 +87,7 @@ static struct kg_cut part(const struct exchange *x, int rank, int64_t at)
     return (struct kg_cut){c.first + at, left < x->piece ? left : x->piece};
 }
 
-/* Whether a rank's blocks stand where they are added to. */
+/* Whether a rank's blocks are added in place: this rank's own, in host memory. */
 static bool stays(const struct exchange *x, int rank)
 {
     return rank == x->ranks->me && x->sum->backend->host_memory;
@@ -105,7 +105,7 @@ static void cover_all(struct exchange *x, int lanes)
     assert(x->own->n == x->covers[x->ranks->me].n);
 }
 
-/* One block of each rank, in memory that the host adds in. */
+/* Whether every rank has exactly one block, in memory that the ranks share. */
 static bool can_lend(const struct exchange *x)
 {
     for (int r = 0; r < x->ranks->n; r++)
@@ -114,7 +114,7 @@ static bool can_lend(const struct exchange *x)
     return x->sum->backend->host_memory && kg_ranks_lends(x->ranks);
 }
 
-/* Pieces for which there is room. */
+/* The number of pieces that may be in transit at once. */
 static int ahead_of(const struct kg_backend *backend)
 {
     return backend->host_memory ? AHEAD : 1;
@@ -170,8 +170,8 @@ static float *room_of(const struct exchange *x, int rank)
     return x->room ? x->room + rank * x->piece : NULL;
 }
 
-/* This rank's part of block j of a rank, in the piece at `at`; of what is lent, from `at`
- * on. */
+/* This rank's part of block j of `rank`, in the piece at `at`. A lent block begins at
+ * `at` already. */
 static float *block_of(const struct exchange *x, int rank, int j, int64_t at)
 {
     const int64_t slot = at / x->piece % x->ahead * x->n_blocks;
@@ -183,7 +183,7 @@ static float *block_of(const struct exchange *x, int rank, int j, int64_t at)
     return x->came + (slot + x->covers[rank].first + j) * x->piece;
 }
 
-/* Elements of a block as they are sent. */
+/* Elements p of a block, to send to `rank`; from a device they are first copied. */
 static float *shown(struct exchange *x, const struct kg_slab *block, struct kg_cut p,
                     int rank)
 {
@@ -195,7 +195,7 @@ static float *shown(struct exchange *x, const struct kg_slab *block, struct kg_c
     return v.data;
 }
 
-/* Block j of every rank that has so many sets out to the owners. */
+/* Begins to send block j, of each rank that has one, to the owners of its shards. */
 static kg_status send_blocks(struct exchange *x, int j, int64_t at, struct kg_err *err)
 {
     size_t mine = (size_t)part(x, x->ranks->me, at).n * sizeof *x->came;
@@ -223,15 +223,15 @@ static kg_status blocks_came(struct exchange *x, struct kg_err *err)
     return x->direct ? KG_OK : kg_ranks_finish(x->ranks, "gradient exchange", err);
 }
 
-/* ---- what is added ---- */
+/* ---- addition ---- */
 
 static bool is_of_sum(const struct exchange *x, const float *p)
 {
     return p >= x->sum->data && p < x->sum->data + x->sum->n;
 }
 
-/* a + b and b + a are the same bits: the sum stands where it is wanted in the end, where
- * one of them does.   returns where it stands */
+/* a + b and b + a have the same bits, so either operand may become the sum: the one that
+ * is in the slab of the result, if any.   returns where the sum is */
 static float *add(struct exchange *x, float *later, float *earlier, int64_t n)
 {
     float *to = is_of_sum(x, earlier) ? earlier : later;
@@ -245,7 +245,7 @@ static float *add(struct exchange *x, float *later, float *earlier, int64_t n)
     return to;
 }
 
-/* n elements along the tree.   returns where the sum stands */
+/* Adds n elements of all blocks along the tree.   returns where the sum is */
 static float *add_blocks(struct exchange *x, int64_t at, int64_t n)
 {
     float *level[KG_TREE_LEVELS], *sum = NULL;
@@ -269,9 +269,9 @@ static float *add_blocks(struct exchange *x, int64_t at, int64_t n)
     return sum;
 }
 
-/* ---- where the sum goes ---- */
+/* ---- storing the sum ---- */
 
-/* This rank's part of the sum to all, and theirs into the slab. */
+/* Sends this rank's part of the sum to all ranks, and writes their parts to the slab. */
 static kg_status spread(struct exchange *x, float *own, int64_t at, struct kg_err *err)
 {
     size_t mine = (size_t)part(x, x->ranks->me, at).n * sizeof *own;
@@ -295,7 +295,7 @@ static kg_status spread(struct exchange *x, float *own, int64_t at, struct kg_er
     return KG_OK;
 }
 
-/* Elements p of the sum into its slab. */
+/* Writes elements p of the sum to its slab. */
 static void keep(struct exchange *x, const float *own, struct kg_cut p)
 {
     struct kg_err why;
@@ -311,7 +311,7 @@ static void keep(struct exchange *x, const float *own, struct kg_cut p)
         keep_first(x, kg_slab_write(x->sum, p.first, own, p.n, &why), &why);
 }
 
-/* This rank's part of the sum goes where it is wanted. */
+/* Stores this rank's part of the sum and, unless cut, sends it to all ranks. */
 static kg_status place(struct exchange *x, float *own, int64_t at, struct kg_err *err)
 {
     if (!x->cut)
@@ -325,13 +325,13 @@ static kg_status add_piece(struct exchange *x, int64_t at, struct kg_err *err)
     return place(x, add_blocks(x, at, part(x, x->ranks->me, at).n), at, err);
 }
 
-/* ---- piece by piece, or where it lies ---- */
+/* ---- piece by piece, or in place ---- */
 
 static kg_status all_pieces(struct exchange *x, struct kg_err *err)
 {
     const int64_t pieces = (kg_cut_of(x->sum->n, 0, x->ranks->n).n + x->piece - 1) /
                            x->piece;
-    const int ahead = x->cut ? x->ahead : 1; /* the sum goes out before the next */
+    const int ahead = x->cut ? x->ahead : 1; /* a sum is sent before the next piece */
     int64_t rounds = 0, begun = 0;
 
     for (int r = 0; r < x->ranks->n; r++)
@@ -407,7 +407,7 @@ uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int
                                 int ranks, bool direct)
 {
     const bool sees = backend->host_memory || direct;
-    uint64_t blocks = sees ? 0 : (uint64_t)ranks; /* what is sent */
+    uint64_t blocks = sees ? 0 : (uint64_t)ranks; /* struct exchange.room */
 
     if (ranks < 2)
         return 0;

@@ -25,15 +25,15 @@
 #include <assert.h>
 #include <string.h>
 
-enum { PIECE = KG_SLAB_SENT }; /* of a stripe, that goes around at once */
+enum { PIECE = KG_SLAB_SENT }; /* elements of a stripe that are exchanged at once */
 
 struct pack {
     int lane;
-    size_t first, n;   /* of the lists of all lanes, one after the other */
-    bool begins, ends; /* the lane */
+    size_t first, n;   /* range of struct stream.list */
+    bool begins, ends; /* it is the first, the last pack of its lane */
 };
 
-/* Where what ended on a rank goes: levels of the tree are added to it, and it rests. */
+/* For a bucket that a rank has finished: the levels to add to it, then its slot. */
 struct landing {
     int level[KG_TREE_LEVELS];
     int n;
@@ -46,17 +46,17 @@ struct stream {
     const struct kg_lane_buckets *buckets;
     struct kg_ranks *ranks;
     const struct kg_backend *backend; /* of the gradient */
-    const struct kg_backend *host;    /* whose memory is the host's beside it */
-    struct pack *pack;                /* (n_packs) owned, as what follows */
+    const struct kg_backend *host;    /* adds in the host's memory */
+    struct pack *pack;                /* (n_packs) owned, as all arrays below */
     size_t n_packs;
-    size_t *list;                     /* (job->n) */
-    struct kg_tree *tree;             /* (buckets) of the lanes that came */
-    int64_t *at;                      /* (buckets) where stripes of one begin in a slot */
+    size_t *list;                     /* (job->n) lane by lane */
+    struct kg_tree *tree;             /* (buckets) the lanes added so far */
+    int64_t *at;                      /* (buckets) where its stripe begins in a slot */
     struct landing *landing;          /* (ranks) */
     int *delay;                       /* (ranks) */
     struct kg_slab_stretch *out, *in; /* (ranks) */
-    /* the round */
-    const struct pack *here; /* (n_here) of rank 0 and those after it */
+    /* the current round */
+    const struct pack *here; /* (n_here) packs of ranks 0, 1, .. */
     int n_here;
     bool any; /* this rank's pack has a gradient */
 };
@@ -96,7 +96,7 @@ static int64_t stripe_width(const struct kg_lane_buckets *b, int i, int ranks)
     return (bucket(b, i).n + ranks - 1) / ranks;
 }
 
-/* Elements of the slab that are the rank's of bucket i. */
+/* A rank's stripe of bucket i, as elements of the slab. */
 static struct kg_cut stripe(const struct stream *s, int rank, int i)
 {
     const struct kg_cut all = bucket(s->buckets, i);
@@ -105,13 +105,13 @@ static struct kg_cut stripe(const struct stream *s, int rank, int i)
     return kg_cut_within(all, all.first + rank * width, width);
 }
 
-/* Of a stripe the piece from element `at` on. */
+/* The piece of a stripe that begins at its element `at`. */
 static struct kg_cut piece_of(struct kg_cut stripe, int64_t at)
 {
     return kg_cut_within(stripe, stripe.first + at, PIECE);
 }
 
-/* Elements c of the whole, in a slab that begins at element `first` of it. */
+/* Elements c of the whole, in a slab that holds the whole from element `first` on. */
 static struct kg_slab_stretch part_in(struct kg_slab *slab, int64_t first,
                                       struct kg_cut c)
 {
@@ -126,7 +126,7 @@ static struct kg_slab_stretch in_bucket(const struct stream *s, struct kg_cut c,
 
 /* ---- memory ---- */
 
-/* Levels that lanes before the last one fill, and the lane that goes on. */
+/* A slot for each level that earlier lanes fill, and one for the unfinished lane. */
 static int slots(int lanes) { return kg_tree_room(lanes - 1) + 1; }
 
 struct sizes {
@@ -200,7 +200,7 @@ void kg_lane_stream_release(struct kg_lane_stream *s)
 
 /* ---- packs ---- */
 
-/* The list of a lane, cut into packs: as many neighbours at once as fit. */
+/* Splits the list of a lane into packs, each of as many consecutive sequences as fit. */
 static void pack_lane(struct stream *s, int lane, size_t first, size_t end)
 {
     size_t i = first, n;
@@ -212,7 +212,7 @@ static void pack_lane(struct stream *s, int lane, size_t first, size_t end)
     } while (i < end);
 }
 
-/* A lane without sequences is a pack of none: +0. */
+/* A lane without sequences is one empty pack, which is +0. */
 static void pack_all(struct stream *s, const int32_t *lane_of)
 {
     size_t n = 0;
@@ -266,14 +266,14 @@ static void end(struct stream *s)
     kg_mem_free(s->in);
 }
 
-/* ---- who does what at a tick ---- */
+/* ---- what each rank does at a tick ---- */
 
 static bool has_pack(const struct stream *s, int rank)
 {
     return rank >= 0 && rank < s->n_here;
 }
 
-/* Its lane goes on from the rank before it. */
+/* Whether the rank's pack continues the lane of the previous rank's pack. */
 static bool follows(const struct stream *s, int rank)
 {
     return rank > 0 && has_pack(s, rank) && !s->here[rank].begins;
@@ -285,7 +285,7 @@ static bool at_bucket(int *i, const struct stream *s, int rank, int tick)
     return *i >= 0 && *i < s->buckets->n;
 }
 
-/* The rank has made bucket i at this tick, and: the next one adds to it; it is dealt. */
+/* Whether a rank computes bucket i at this tick for the next rank; deals: for stripes. */
 static bool passes_on(int *i, const struct stream *s, int rank, int tick)
 {
     return at_bucket(i, s, rank, tick) && follows(s, rank + 1);
@@ -309,7 +309,7 @@ static kg_status exchange(struct stream *s, struct kg_err *err)
 
 /* ---- from buckets to stripes ---- */
 
-/* The slot of the lane that goes on, in which the sum of all stands at last. */
+/* The slot of the unfinished lane; at the end it holds the sum of all lanes. */
 static int open_slot(const struct stream *s) { return slots(s->job->lanes) - 1; }
 
 static void land(struct landing *l, struct stream *s, const struct pack *p, int i)
@@ -327,7 +327,7 @@ static void land(struct landing *l, struct stream *s, const struct pack *p, int 
         l->level[l->n] = l->n;
 }
 
-/* What came into the room at `from`, as the host adds to it. */
+/* n received elements at `from` of the room, in host memory. */
 static kg_status show(struct kg_vec *came, struct stream *s, int64_t from, int64_t n,
                       struct kg_err *err)
 {
@@ -339,7 +339,7 @@ static kg_status show(struct kg_vec *came, struct stream *s, int64_t from, int64
     return kg_slab_read(s->memory->near.data, &s->memory->room, from, n, err);
 }
 
-/* What came into the room at `from`, of the piece c of this rank's stripe of bucket i. */
+/* Adds levels to piece c of bucket i, which was received at `from`, and stores it. */
 static kg_status rest(struct stream *s, const struct landing *l, int64_t from, int i,
                       struct kg_cut c, struct kg_err *err)
 {
@@ -356,7 +356,7 @@ static kg_status rest(struct stream *s, const struct landing *l, int64_t from, i
     return KG_OK;
 }
 
-/* Piece `at` of all stripes that are dealt at this tick. */
+/* Deals piece `at` of all stripes that are due at this tick. */
 static kg_status deal_piece(struct stream *s, int tick, int64_t at, struct kg_err *err)
 {
     const int me = s->ranks->me;
@@ -400,7 +400,7 @@ static kg_status deal_out(struct stream *s, int tick, struct kg_err *err)
 
 /* ---- along a lane ---- */
 
-/* n elements that came into the room, to element `at` of the bucket. */
+/* Copies n received elements from the room to element `at` of the bucket. */
 static kg_status put_bucket(struct stream *s, int64_t at, int64_t n, struct kg_err *err)
 {
     struct kg_slab *b = &s->memory->bucket;
@@ -411,8 +411,8 @@ static kg_status put_bucket(struct stream *s, int64_t at, int64_t n, struct kg_e
                                   : kg_slab_write(b, at, came, n, err);
 }
 
-/* Bucket `from` goes to the next rank and `to` takes its place, piece by piece; empty
- * where there is none.   most: elements of the largest that goes on from any rank */
+/* Sends bucket `from` to the next rank and receives `to` in its place, piece by piece;
+ * both may be empty.   most: elements of the largest bucket that any rank passes on */
 static kg_status swap_buckets(struct stream *s, struct kg_cut from, struct kg_cut to,
                               int64_t most, struct kg_err *err)
 {
@@ -454,7 +454,7 @@ static kg_status pass_on(struct stream *s, int tick, struct kg_err *err)
     return swap_buckets(s, from, to, most, err);
 }
 
-/* Of the lane that an earlier round left, bucket i from its stripes to rank 0. */
+/* Collects bucket i of the lane that the previous round did not finish, on rank 0. */
 static kg_status fetch(struct stream *s, int i, struct kg_err *err)
 {
     const struct kg_cut own = stripe(s, s->ranks->me, i);
@@ -466,7 +466,7 @@ static kg_status fetch(struct stream *s, int i, struct kg_err *err)
     return exchange(s, err);
 }
 
-/* What the bucket of this tick begins with, where no rank passes it on. */
+/* The initial value of a bucket that no rank passes on: an unfinished lane's, or 0. */
 static kg_status begin_bucket(struct stream *s, int tick, struct kg_err *err)
 {
     const int me = s->ranks->me;
@@ -522,7 +522,7 @@ static kg_status forward(struct stream *s, struct kg_err *err)
                                 p->begins, err);
 }
 
-/* What was said before this round stays before it. */
+/* Appends the terms of this round, in the order of ranks, to those of earlier rounds. */
 static kg_status gather_said(struct kg_str *all, struct kg_str *said,
                              struct kg_ranks *ranks, struct kg_err *err)
 {
@@ -564,7 +564,7 @@ static kg_status all_rounds(struct stream *s, struct kg_err *err)
     return status;
 }
 
-/* ---- from stripes to cuts ---- */
+/* ---- from stripes to shards ---- */
 
 static kg_status to_owners(struct stream *s, struct kg_slab *grads, int i,
                            struct kg_err *err)

@@ -17,7 +17,7 @@ static void take_over(struct kg_slab *to, struct kg_slab *from)
     *from = (struct kg_slab){0};
 }
 
-/* The level's sum goes into `carry`. */
+/* Adds the level's sum to `carry`; its slab becomes a spare. */
 static kg_status carry_level(struct kg_lane_sum *s, int level, struct kg_slab *carry,
                              struct kg_err *err)
 {
@@ -36,7 +36,7 @@ static kg_status take_spare(struct kg_slab *out, struct kg_lane_sum *s,
     return KG_OK;
 }
 
-/* A share's blocks before the last are kept, and the levels of the one that is made. */
+/* Most slabs in use at once: the finished blocks, and the levels of the current block. */
 static int slabs_of(struct kg_share s)
 {
     int levels[2 * KG_TREE_LEVELS], most = 0;
@@ -106,7 +106,7 @@ void kg_lane_sum_release(struct kg_lane_sum *s)
 
 struct deal {
     int32_t *lane; /* (n) of each sequence */
-    size_t *list;  /* (n) those of one lane */
+    size_t *list;  /* (n) the sequences of one lane */
     const struct kg_lane_job *job;
 };
 
@@ -121,7 +121,7 @@ static kg_status one_lane(const struct deal *d, int lane, struct kg_err *err)
     return n > 0 ? job->work(job->context, d->list, n, err) : KG_OK;
 }
 
-/* grads = the sum of lanes [first, end), which the tree adds by themselves. */
+/* grads = the sum of lanes [first, end), which are a subtree or the whole tree. */
 static kg_status some_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
                             const struct deal *d, int first, int end, struct kg_err *err)
 {
@@ -136,10 +136,10 @@ static kg_status some_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
 
 /* ---- over ranks ---- */
 
-/* A rank's lanes as blocks, the last of which stands in `grads`. */
+/* This rank's lanes as blocks; the last block is in `grads`. */
 struct blocks {
     int levels[2 * KG_TREE_LEVELS];
-    struct kg_slab slab[2 * KG_TREE_LEVELS]; /* owned: those before the last */
+    struct kg_slab slab[2 * KG_TREE_LEVELS]; /* owned: all but the last block */
     int n;
 };
 

@@ -12,14 +12,14 @@
 #include <math.h>
 
 struct scored {
-    struct kg_block block; /* owned: the arrays below stand in it */
+    struct kg_block block; /* owned: holds the arrays below */
     int64_t *group_begin;  /* (groups+1) */
     double *reward;        /* (n_trajs) */
-    double *part;          /* (n_trajs,P) several rewards; NaN where one is not graded */
+    double *part;          /* (n_trajs,P) each of several rewards; NaN: not graded */
     double *token_reward;  /* (N) */
     uint8_t *drop;         /* (n_trajs) */
     double weight[KG_TRAJ_PARTS];
-    struct kg_policy_scores scores; /* of the above */
+    struct kg_policy_scores scores; /* points to the above */
 };
 
 enum { GROUPS, ANSWERS, PARTS, TOKENS, COUNTS };
@@ -47,7 +47,7 @@ static kg_status scored_init(struct scored *l, const struct kg_rl_batch *b,
     return kg_columns_take(&l->block, l, columns, counts, "advantages", err);
 }
 
-/* Every reward by itself. */
+/* Each of several rewards separately. */
 static void fill_parts(struct scored *l, const struct kg_rl_batch *b,
                        const struct kg_task_rewards *rewards)
 {
@@ -85,7 +85,7 @@ static void scored_fill(struct scored *l, const struct kg_rl_batch *b)
                                           .sum_sq = b->sum_sq};
 }
 
-/* kl.in reward: -beta KL of every token. Nothing is in such a batch for a KL alone. */
+/* kl.in reward: -beta KL per token. Here no sample is in the batch only for its KL. */
 static kg_status take_off_rewards(struct scored *l, struct kg_rl_totals *totals,
                                   const struct kg_rl_batch *b, const struct kg_algo *algo,
                                   struct kg_err *err)
@@ -97,7 +97,7 @@ static kg_status take_off_rewards(struct scored *l, struct kg_rl_totals *totals,
                                b->begin, b->old_logp, b->anchor_logp, err);
 }
 
-/* kl.in advantage, advantage-future: off what they have become. */
+/* kl.in advantage, advantage-future: subtracts the KL from the finished advantages. */
 static kg_status take_off_advantages(struct kg_rl_totals *totals, struct kg_rl_batch *b,
                                      const struct kg_algo *algo, struct kg_err *err)
 {
@@ -125,7 +125,7 @@ kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *t
     KG_TRY_GOTO(out, take_off_rewards(&l, totals, b, algo, err));
     *a = (struct kg_policy_advantage){.token = b->advantage};
     KG_TRY_GOTO(out, kg_policy_advantages(a, algo, &l.scores, err));
-    a->token = NULL; /* the numbers of the step remain, of what is learned from */
+    a->token = NULL; /* only the statistics remain, of samples to learn from */
     a->groups_equal -= (int64_t)((b->n_trajs - b->n_learned) / (size_t)b->group);
     status = take_off_advantages(totals, b, algo, err);
 out:

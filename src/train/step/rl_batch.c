@@ -20,7 +20,7 @@
 
 /* ---- flattening ---- */
 
-/* Whether truncated sampling recorded what it kept. */
+/* Whether truncated sampling recorded kept sets. */
 static bool records_kept(const struct kg_rl_batch *b)
 {
     for (size_t i = 0; i < b->n_trajs; i++)
@@ -78,7 +78,7 @@ static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, boo
     return kg_columns_take(&b->block, b, columns, counts, "loss tokens", err);
 }
 
-/* What the sampler recorded with token j of t, as loss token `at`. */
+/* Copies the sampler's record of token j of t to loss token `at`. */
 static void flatten_token(struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
                           size_t j)
 {
@@ -112,20 +112,19 @@ static void flatten(struct kg_rl_batch *b)
     }
 }
 
-/* ---- passes over what was sampled ---- */
+/* ---- passes over the samples ---- */
 
-/* Which ids a pass asks for, and where its answers go; arrays are by loss token, NULL
- * where not wanted. */
+/* What a pass computes, and where to; arrays are by loss token, NULL if not wanted. */
 struct pass_plan {
     const struct kg_model *model;
-    const struct kg_algo *anchored; /* only what its anchor is asked about; NULL: all */
+    const struct kg_algo *anchored; /* only kg_rl_anchored trajectories; NULL: all */
     int k;                          /* given ids: the first k columns of b->ids */
-    int top_k;        /* the model's own largest, written to columns k.. of b->ids */
+    int top_k;        /* number of the model's top ids, stored in columns k.. of b->ids */
     double *logp;     /* (N) */
-    double *logp_at;  /* (N,k of b), given ids first, then the own ones */
+    double *logp_at;  /* (N,k of b) of the given ids, then of the top ids */
     double *log_kept; /* (N) log mass of b->kept */
     double *sum_sq;   /* (N) sum_v p_v^2 */
-    bool displaced;   /* of kg_rl_displaced trajectories alone */
+    bool displaced;   /* only kg_rl_displaced trajectories */
     bool replay;      /* the model is the policy: see kg_traj_seq */
 };
 
@@ -156,8 +155,8 @@ struct pass {
     int phase;
 };
 
-/* Wants what the model said in a part, the first of which is loss token `at`.
- * returns the loss token after them */
+/* Requests rows for the model's tokens of a part; the first is loss token `at`.
+ * returns the loss token after the last */
 static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int64_t at)
 {
     const struct kg_rl_batch *b = p->b;
@@ -190,7 +189,7 @@ static void take_row(const struct pass *p, int64_t w)
     }
 }
 
-/* The rows of a pack are asked about and taken, and the next pack begins. */
+/* Computes the rows of a pack, stores them, and begins the next pack. */
 static kg_status answer_pack(struct pass *p, struct kg_err *err)
 {
     const struct pass_plan *plan = p->plan;
@@ -219,7 +218,7 @@ static kg_status answer_pack(struct pass *p, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of this share of the trajectories. */
+/* Runs the pass on this rank's share of the trajectories. */
 static kg_status ask_all(struct pass *p, struct kg_share mine, struct kg_err *err)
 {
     const struct kg_rl_batch *b = p->b;
@@ -260,7 +259,7 @@ static kg_status deal(struct kg_rl_deal *d, const struct kg_rl_batch *b,
     return status;
 }
 
-/* What the pass of every rank wrote. */
+/* Gathers the outputs of the pass from all ranks. */
 static kg_status gather_pass(struct kg_rl_batch *b, const struct pass_plan *p,
                              const struct kg_rl_deal *d, struct kg_ranks *ranks,
                              struct kg_err *err)
@@ -307,7 +306,8 @@ out:
     return status;
 }
 
-/* An exact KL reads the anchor inside the micro-batches instead. */
+/* Whether there are anchor rows. An exact KL reads the anchor in micro-batches
+ * instead. */
 static bool has_anchor_rows(const struct kg_algo *algo)
 {
     return kg_algo_needs(algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
@@ -327,7 +327,7 @@ static size_t n_displaced(const struct kg_rl_batch *b)
     return n;
 }
 
-/* The iterative anchor is what sampled: its rows are the record. */
+/* The iterative anchor is the sampler: its rows are the sampler's record. */
 static void copy_record(struct kg_rl_batch *b)
 {
     size_t n = (size_t)b->n;
@@ -357,8 +357,8 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
     return KG_OK;
 }
 
-/* A reproduction reads whole texts. Where a turn was sampled from the newest of its text
- * alone, ratios refer to what the sampler says of it there; mu_logp stays the record. */
+/* algo.reproduction reads whole texts. For a turn that was sampled in a window, old_logp
+ * becomes the sampler's log-prob given the whole text; mu_logp stays as recorded. */
 static kg_status displace(struct kg_rl_batch *b, const struct kg_algo *algo,
                           const struct kg_run_state *state, struct kg_run_work *work,
                           struct kg_err *err)
@@ -392,7 +392,7 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
         struct pass_plan p = {.model = state->model, .logp = b->old_logp, .replay = true};
 
         KG_TRY(run_pass(b, state, work, &p, err));
-        sampler = state->model; /* what follows is of the policy that ratios refer to */
+        sampler = state->model; /* the passes below use the old policy, too */
     }
     if (b->kept) {
         struct pass_plan p = {.model = sampler,

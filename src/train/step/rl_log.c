@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double MUCH_UNGRADED = 0.1; /* share of a step's answers */
+static const double MUCH_UNGRADED = 0.1; /* fraction of a step's completions */
 
 void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *grad,
                       const struct kg_policy_batch *batch)
@@ -60,13 +60,13 @@ void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)
 
 /* ---- metrics ---- */
 
-/* Whether its reward is one of those that are learned from. */
+/* Whether training uses the reward of sample i. */
 static bool has_reward(const struct kg_rl_batch *b, size_t i)
 {
     return kg_rl_learns(b, i) && (b->trajs[i].graded || !b->judges);
 }
 
-/* The reward as it was learned from, where shaping is on. */
+/* With shaping: the mean of the shaped rewards, and the fraction of shaped samples. */
 static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double sum = 0, n = 0;
@@ -104,7 +104,7 @@ static void put_greedy(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/greedy_ungraded", b->greedy_ungraded / n);
 }
 
-/* Answers of one prompt are alike: the errors of the step's means are over prompts. */
+/* Standard errors are over prompts, since completions of one prompt are correlated. */
 static void put_errors(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double n = 0, groups = 0, reward = 0, reward_squares = 0, right = 0,
@@ -193,13 +193,13 @@ static void put_parts(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_part_put(log, "reward", &sums, opts);
 }
 
-/* By data source, where the training data has several. */
+/* By data source, if the training data has several. */
 static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
                         const struct kg_run_inputs *in)
 {
     struct kg_sources sources = {.n = 0};
 
-    /* given answers are not of the training data */
+    /* completions of rollout.data are not from the training data */
     if (in->answers.n > 0 || !kg_sources_differ(&in->train))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
@@ -218,8 +218,7 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_sources_put(log, "", &sources);
 }
 
-/* What truncation cut, counted where ratios do not see it (algo.reproduction) and where
- * they do. */
+/* What truncated sampling removed, whether or not ratios account for it. */
 static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
                     const struct kg_run_inputs *in)
 {
@@ -235,8 +234,7 @@ static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_metrics_put(log, "mismatch/cut_nats", b->n > 0 ? nats / (double)b->n : 0);
 }
 
-/* Tokens that were sampled from the newest of their text alone, where ratios refer to the
- * whole of it. */
+/* Tokens that were sampled in a window while their ratios refer to the whole text. */
 static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
                           const struct kg_run_inputs *in)
 {
@@ -262,7 +260,7 @@ static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_metrics_put(log, "mismatch/window_nats", n > 0 ? nats / n : 0);
 }
 
-/* How many steps ago tokens were sampled. */
+/* Age of sampled tokens, in steps. */
 static void put_staleness(struct kg_metrics *log, const struct kg_rl_batch *b,
                           int64_t step)
 {
@@ -311,7 +309,7 @@ static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "length/truncated", cut / n);
 }
 
-/* Of the answers that are learned from; waiting is of all. */
+/* Counts samples to learn from; seconds_idle is that of all samples. */
 static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
                          const struct kg_run_inputs *in)
 {
@@ -333,7 +331,7 @@ static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_metrics_put(log, "episode/seconds_idle", b->seconds_idle);
 }
 
-/* Of all rollouts of the step. */
+/* Tool calls of all rollouts of the step. */
 static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     const struct kg_env_stats *s = &b->tools;
@@ -349,7 +347,7 @@ static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
                    s->calls > 0 ? s->seconds / (double)s->calls : 0);
 }
 
-/* Programs of external graders, since this process began. */
+/* Starts of external graders' programs since this process began. */
 static void put_grader(struct kg_metrics *log, const struct kg_task_opts *opts)
 {
     struct kg_task_grader_stats s = {0};
@@ -362,7 +360,7 @@ static void put_grader(struct kg_metrics *log, const struct kg_task_opts *opts)
     kg_metrics_put(log, "grader/restarts", (double)s.restarts);
 }
 
-/* Over everything that was sampled: the other groups are of the answers learned from. */
+/* Counts all samples; other metrics count only samples to learn from. */
 static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     const struct kg_rl_dynamic *d = &b->dynamic;
@@ -399,8 +397,8 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
         kg_metrics_put(log, "kl/taken_max", t->kl_taken_max);
     if (kg_algo_kl_taken(algo) || kg_algo_kl_in_loss(algo))
         kg_metrics_put(log, "kl/beta", t->kl_beta);
-    /* before the first update the policy is the one that sampled: this must be 0 unless
-     * asked for otherwise */
+    /* before the first update the policy equals the sampler, so this is 0 unless the
+     * recipe lets the two differ */
     kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
     n = kg_policy_mismatch_list(rows, &t->first_metrics);
     for (size_t i = 0; i < n; i++)
@@ -425,7 +423,7 @@ static void put_counters(struct kg_metrics *log, const struct kg_algo *algo,
     }
 }
 
-/* Parameters that a token is multiplied with. */
+/* Number of parameters by which each token is multiplied. */
 static double product_elements(const struct kg_model *m)
 {
     double n = 0;
@@ -436,11 +434,10 @@ static double product_elements(const struct kg_model *m)
     return n;
 }
 
-/* Useful work: what the engine computed; over the whole batch a forward, twice that for a
- * backward where an update was made, one for a selection, one for train.router_aux, and
- * each pass before the update
- * (the anchor's, which an exact KL makes inside it, and the policy's own). What answers
- * share is computed once. */
+/* Useful work: 2 FLOPs per parameter and token. The engine's tokens count once. The batch
+ * counts once for the forward, twice more for the backward if there was an update, once
+ * each for a selection and for train.router_aux, and once per pass before the update, of
+ * anchor (an exact KL, too) or policy. Shared prefixes count once. */
 static double step_flops(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
@@ -490,7 +487,7 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }
 
-/* Of the ranks that train, then of those that sampled the batch. */
+/* Times of the trainers, then of the rollout ranks that sampled the batch. */
 static kg_status put_ranks(struct kg_metrics *log, const struct kg_run *run,
                            const struct kg_rl_batch *b, struct kg_err *err)
 {
@@ -541,7 +538,7 @@ static void progress(int64_t step, int64_t last, const struct kg_metrics *log)
                     kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60, slowest);
 }
 
-/* Once a run: what grades may be broken, and the batch is smaller than it was meant. */
+/* Counts verdicts. Warns once per run if many are missing: the grader may be broken. */
 static void warn_of_ungraded(struct kg_run *run, const struct kg_rl_batch *b,
                              const struct kg_metrics *log)
 {
@@ -624,7 +621,7 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run_inputs *
     kg_status status;
 
     if (t->n == 0)
-        return KG_OK; /* of a rollout that was broken off */
+        return KG_OK; /* its rollout was aborted */
     KG_TRY_GOTO(out, kg_rollout_text(&text, in->tok, t, stop.items, (int)stop.n, err));
     notes->text = &text;
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
@@ -635,7 +632,7 @@ out:
     return status;
 }
 
-/* The lines of a file have the same numbers of graders. */
+/* All lines of a file name the same numbers of graders. */
 static uint32_t named_in(const struct kg_rl_batch *b)
 {
     uint32_t named = 0;
@@ -647,7 +644,7 @@ static uint32_t named_in(const struct kg_rl_batch *b)
     return named;
 }
 
-/* anchored: the anchor pass is through */
+/* anchored: the anchor pass is complete */
 static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run_inputs *in,
                             const struct kg_rl_batch *b, bool anchored,
                             struct kg_err *err)

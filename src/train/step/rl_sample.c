@@ -43,9 +43,9 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
 /* ---- a generation batch ---- */
 
 struct generation {
-    struct kg_request *requests; /* (n_prompts) owned, as below */
+    struct kg_request *requests; /* (n_prompts) owned, as the arrays below */
     size_t n_prompts;
-    struct kg_traj *trajs; /* (n) each moves to the batch */
+    struct kg_traj *trajs; /* (n) moved to the batch one by one */
     struct kg_grade *grades;
     size_t n;
 };
@@ -73,7 +73,7 @@ static kg_status generation_init(struct generation *g, size_t n_prompts, size_t 
     return err->code;
 }
 
-/* Room for n more trajectories, wherever they go. */
+/* Makes room for n more trajectories in every array of the batch. */
 static kg_status make_room(struct kg_rl_batch *b, size_t n, struct kg_err *err)
 {
     size_t trajs = b->n_trajs, grades = trajs, drop = trajs, spare = b->n_spare;
@@ -121,7 +121,7 @@ static void add_tools(struct kg_env_stats *sum, const struct kg_env_stats *s)
     sum->seconds += s->seconds;
 }
 
-/* What the tools did between two counts. */
+/* Difference of two counts of tool calls. */
 static struct kg_env_stats tools_between(const struct kg_env_stats *from,
                                          const struct kg_env_stats *to)
 {
@@ -133,14 +133,14 @@ static struct kg_env_stats tools_between(const struct kg_env_stats *from,
                                  .seconds = to->seconds - from->seconds};
 }
 
-/* What a rank did for a rollout. */
+/* Work and time of one rank in a rollout. */
 struct effort {
     struct kg_rollout_stats rolled;
     struct kg_env_stats tools;
     double seconds_idle;
 };
 
-/* Of all ranks: work is added, time passes for all at once. */
+/* Over ranks, work is summed; times overlap, so the longest counts. */
 static void add_effort(struct effort *sum, const struct effort *e)
 {
     struct kg_rollout_stats *r = &sum->rolled, before = *r;
@@ -168,7 +168,7 @@ static kg_status count_effort(struct kg_rl_batch *b, const struct effort *own,
     return status;
 }
 
-/* This rank's share of the generation. */
+/* Samples this rank's share of the generation. */
 static kg_status sample_share(struct generation *g, struct effort *e,
                               const struct kg_run_inputs *in, struct kg_run_work *work,
                               const struct kg_sampling *sampling, struct kg_share mine,
@@ -232,7 +232,7 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
 
 /* ---- completions that are begun early (train/step/begun.h) ---- */
 
-/* The pieces of this version, of all ranks; after a failure nothing is added. */
+/* Samples this version's pieces on all ranks and appends them; on failure, none. */
 static kg_status sample_pieces(struct kg_begun *all, struct generation *pieces,
                                struct kg_rl_batch *b, const struct kg_run_inputs *in,
                                const struct kg_run_state *state, struct kg_run_work *work,
@@ -282,7 +282,7 @@ out_fresh:
     return status;
 }
 
-/* Those of this step leave the rest, which is kept for the next. */
+/* Takes this step's completions; the others are packed for the next step. */
 static kg_status take_step(struct generation *g, struct kg_rl_batch *b,
                            struct kg_begun *all, struct kg_err *err)
 {
@@ -292,7 +292,7 @@ static kg_status take_step(struct generation *g, struct kg_rl_batch *b,
     return KG_OK;
 }
 
-/* Numbers that are not finite skip this step, and what is begun goes on in the next. */
+/* Non-finite values skip this step, and the begun completions continue in the next. */
 static kg_status add_and_take(struct generation *g, struct kg_rl_batch *b,
                               struct kg_begun *all, const struct kg_run_inputs *in,
                               const struct kg_run_state *state, struct kg_run_work *work,
@@ -307,7 +307,7 @@ static kg_status add_and_take(struct generation *g, struct kg_rl_batch *b,
     return status;
 }
 
-/* As roll. Every rank has all completions, and grades its share. */
+/* As roll, for completions begun early: all ranks have all, and each grades its share. */
 static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
                             const struct kg_run_inputs *in,
                             const struct kg_run_state *state, struct kg_run_work *work,
@@ -329,11 +329,11 @@ static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
     KG_TRY(kg_ranks_agree(work->ranks, status, "grading", err));
     for (int64_t i = 0; i < (int64_t)g->n; i++)
         if (i < mine.first || i >= mine.end)
-            kg_traj_release(&g->trajs[i]); /* is returned with its reward */
+            kg_traj_release(&g->trajs[i]); /* kg_eval_gather returns it with its reward */
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 
-/* Which of several rewards the answers have between them, of those with a weight. */
+/* Bit set of the rewards with a weight that at least one of the n samples has. */
 static uint32_t rewards_of(const struct kg_traj *t, size_t n,
                            const struct kg_task_rewards *r)
 {
@@ -361,8 +361,8 @@ void kg_rl_compare_sums(struct kg_traj *trajs, size_t n, size_t group,
     }
 }
 
-/* The next n_prompts places of the row, sampled and graded. After a failure what there is
- * of them lies in the batch, for the dump. */
+/* Samples and grades the next n_prompts prompts. After a failure the batch has the
+ * completions that exist, for the dump. */
 static kg_status generate(struct generation *g, struct kg_rl_batch *b,
                           const struct kg_run_inputs *in,
                           const struct kg_run_state *state, struct kg_run_work *work,
@@ -396,8 +396,8 @@ static double metric_of(const struct generation *g, size_t i, bool reward)
     return reward ? g->trajs[i].reward : g->grades[i].graded && g->grades[i].correct;
 }
 
-/* Whether the group that begins at trajectory `first` has two different values; an answer
- * without a verdict has none. */
+/* Whether the metric has two different values in the group that begins at trajectory
+ * `first`. Completions without a verdict have no value. */
 static bool is_mixed(const struct generation *g, size_t first, int32_t group, bool reward)
 {
     double one = NAN;
@@ -429,8 +429,8 @@ static void count_group(struct kg_rl_dynamic *d, const struct generation *g, siz
     d->all_wrong += judged > 0 && correct == 0;
 }
 
-/* Groups of the generation find their place: learned from, in the batch for their KL
- * alone, or aside. The first of the row that are mixed are learned from. */
+/* The first mixed groups of the step are learned from. The others stay in the batch for
+ * their KL, or are set aside. */
 static void sort_groups(struct kg_rl_batch *b, struct generation *g,
                         const struct kg_run_inputs *in, size_t wanted)
 {
@@ -507,7 +507,7 @@ static kg_status sample_once(struct kg_rl_batch *b, const struct kg_run_inputs *
 
 /* ---- what training adds to a reward ---- */
 
-/* Overlong shaping: the task's reward stays what it is. */
+/* Overlong shaping. The task's own reward does not change. */
 static void shape(struct kg_traj *trajs, size_t n, const struct kg_run_inputs *in)
 {
     int64_t buffer = in->recipe.rollout.overlong_buffer;
@@ -519,9 +519,9 @@ static void shape(struct kg_traj *trajs, size_t n, const struct kg_run_inputs *i
                                               most, buffer, factor);
 }
 
-/* ---- greedy answers ---- */
+/* ---- greedy completions ---- */
 
-/* One request for each prompt that is learned from, as it was drawn. */
+/* One request per prompt to learn from, with the draw of its samples. */
 static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
                        const struct kg_run_inputs *in)
 {
@@ -540,7 +540,7 @@ static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
     }
 }
 
-/* A baseline that no grader judged, or not by the rewards of the group, is none. */
+/* NaN if the greedy completion has no verdict, or other rewards than its group. */
 static double baseline_of(const struct kg_traj *t, const struct kg_rl_batch *b,
                           size_t first, const struct kg_task_rewards *r)
 {
@@ -577,8 +577,8 @@ static struct kg_sampling greedy_sampling(const struct kg_run_inputs *in)
                                 .rng = training.rng};
 }
 
-/* The reward of a greedy answer of every prompt. These answers are dumped and carry no
- * loss. */
+/* Samples a greedy completion of every prompt for its reward. These completions are
+ * dumped but not trained on. */
 static kg_status sample_greedy(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                                const struct kg_run_state *state, struct kg_run_work *work,
                                struct kg_err *err)

@@ -22,27 +22,27 @@
 
 struct update {
     const struct kg_run_inputs *in;
-    const struct kg_algo *algo; /* of the step: with its KL coefficient */
+    const struct kg_algo *algo; /* the step's copy, with its KL coefficient */
     struct kg_run_state *state;
     struct kg_run_work *work;
     struct kg_rl_batch *b;
     size_t first, last;
-    uint64_t number; /* of the update in the run, idle ones counted */
+    uint64_t number; /* of the update in the run, including idle updates */
     struct kg_rl_totals *totals;
-    bool balanced;         /* train.router_aux has coefficients of this update */
-    double router;         /* its loss, of the micro-batch, until it is said */
-    int64_t saved;         /* tokens that the micro-batch shares, until it is said */
-    struct kg_str said;    /* owned: struct kg_rl_terms of what was computed, in order */
-    struct kg_block block; /* owned: what follows stands in it */
-    size_t *list;          /* (last - first) those that micro-batches take */
-    int64_t *length;       /* (last - first) in tokens; 0: without any term */
-    int64_t *shared;       /* (last - first) as struct kg_lane_lengths */
+    bool balanced;         /* train.router_aux has its coefficients for this update */
+    double router;         /* router_aux loss of the micro-batch, until in its terms */
+    int64_t saved;         /* tokens saved by sharing in the micro-batch, until then */
+    struct kg_str said;    /* owned: one struct kg_rl_terms per piece, in order */
+    struct kg_block block; /* owned: holds the arrays below */
+    size_t *list;          /* (last - first) the trajectories to compute */
+    int64_t *length;       /* (last - first) in tokens; 0: no loss term */
+    int64_t *shared;       /* (last - first) see struct kg_lane_lengths */
     int64_t *seq_begin;
-    /* the head's float rows of one micro-batch as the policy's doubles */
+    /* rows of one micro-batch: the head's floats as doubles for the policy */
     double *logp, *logp_at, *entropy;
-    /* rows of batch scope: over the loss tokens of the update */
+    /* for batch scope: one value per loss token of the update */
     double *whole_logp, *whole_kept;
-    uint8_t *selected; /* NULL for the other rows */
+    uint8_t *selected; /* NULL: no batch scope */
 };
 
 enum { ANSWERS, BEGINS, TOKENS, IDS, WHOLE, WHOLE_KEPT, COUNTS };
@@ -60,7 +60,7 @@ static const struct kg_column columns[] = {
     {0},
 };
 
-/* What stands in a block goes with it. */
+/* Moves the block; arrays in it stay valid. */
 static void hand_over(struct kg_block *to, struct kg_block *from)
 {
     kg_mem_free(to->memory);
@@ -111,7 +111,7 @@ static struct kg_rows_seq first_part(const struct update *u, size_t i)
     return kg_traj_seq(t, kg_traj_part(t, 0, u->b->whole), true);
 }
 
-/* What an answer begins with and so does the one with a term before it. */
+/* Lengths of prefixes in common with the previous completion that has a loss term. */
 static void measure_shared(struct update *u)
 {
     size_t before = u->last;
@@ -129,7 +129,7 @@ static void measure_shared(struct update *u)
     }
 }
 
-/* An answer without any term costs nothing. Every token of one has the same weights. */
+/* Length 0: no token has a loss term. The first decides: all weigh the same. */
 static void measure(struct update *u)
 {
     const struct kg_rl_batch *b = u->b;
@@ -203,15 +203,15 @@ static void read_rows(struct update *u, const struct kg_rows *p)
         u->logp_at[i] = p->logp_at[i];
 }
 
-/* Neighbours of a micro-batch: trajectories [first, last) are one piece of the batch's
- * arrays, and stand in the pack's rows from `row` on. */
+/* Consecutive trajectories of a micro-batch: [first, last) is contiguous in the batch's
+ * arrays, and in the pack's rows from `row` on. */
 struct piece {
     size_t first, last;
     int64_t row;
 };
 
-/* The piece after *p (`{0}`: before the first) of the list.   *at: what is taken of
- * it */
+/* Moves *p to the next piece of the list ({0}: before the first).   *at: entries of the
+ * list used so far */
 static bool next_piece(struct piece *p, size_t *at, const struct kg_rl_batch *b,
                        const size_t *list, size_t n)
 {
@@ -225,7 +225,7 @@ static bool next_piece(struct piece *p, size_t *at, const struct kg_rl_batch *b,
     return true;
 }
 
-/* (N) from row `at` on, where there is one. */
+/* The array from row `at` on; NULL if there is no array. */
 static double *from_row(double *rows, int64_t at) { return rows ? rows + at : NULL; }
 
 static struct kg_policy_batch policy_batch(const struct update *u,
@@ -264,7 +264,7 @@ static struct kg_policy_batch policy_batch(const struct update *u,
     };
 }
 
-/* The listed trajectories through the forward; their rows are read. */
+/* Runs the forward of the listed trajectories and copies its rows. */
 static kg_status forward(struct update *u, const size_t *list, size_t n, bool no_backward,
                          struct kg_err *err)
 {
@@ -287,7 +287,7 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool no
     return KG_OK;
 }
 
-/* The policy's gradient on the rows of a piece.   *any: there is one */
+/* Computes the policy's gradient on the rows of a piece.   *any: set if there is one */
 static kg_status grade_piece(bool *any, struct update *u, const struct piece *piece,
                              struct kg_err *err)
 {
@@ -313,7 +313,7 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
     return kg_str_append(&u->said, &terms, sizeof terms, err);
 }
 
-/* Forward, and the policy's gradient on all rows.   *any: there is one */
+/* Forward, and the policy's gradient on all rows.   *any: whether there is one */
 static kg_status grade_micro_batch(bool *any, struct update *u, const size_t *list,
                                    size_t n, struct kg_err *err)
 {
@@ -343,11 +343,11 @@ static kg_status train_micro_batch(struct update *u, const size_t *list, size_t 
                             u->algo->entropy_coef != 0, err);
 }
 
-/* On a list of trajectories, whose contexts fit a pack. */
+/* Processes listed trajectories whose contexts fit in one pack. */
 typedef kg_status (*micro_batch_fn)(struct update *u, const size_t *list, size_t n,
                                     struct kg_err *err);
 
-/* As many neighbours of the list at once as fit. */
+/* Calls `work` on consecutive parts of the list, each as long as a pack allows. */
 static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
@@ -363,7 +363,7 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
     return KG_OK;
 }
 
-/* All of [first, last) that have a term. */
+/* micro_batches on the trajectories of [first, last) that have a loss term. */
 static kg_status all_micro_batches(struct update *u, size_t first, size_t last,
                                    micro_batch_fn work, struct kg_err *err)
 {
@@ -375,7 +375,7 @@ static kg_status all_micro_batches(struct update *u, size_t first, size_t last,
     return micro_batches(u, u->list, n, work, err);
 }
 
-/* ---- batch scope: a forward over the update says which tokens are selected ---- */
+/* ---- batch scope: a forward over the whole update selects its tokens ---- */
 
 static kg_status read_whole(struct update *u, const size_t *list, size_t n,
                             struct kg_err *err)
@@ -446,7 +446,7 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
     return kg_policy_select(u->selected, u->algo, &whole, err);
 }
 
-/* ---- the load of experts: a forward over the update says what each has ---- */
+/* ---- load of experts: counted by a forward over the whole update ---- */
 
 static kg_status count_experts(struct update *u, const size_t *list, size_t n,
                                struct kg_err *err)
@@ -476,7 +476,7 @@ static kg_status count_all(struct update *u, struct kg_err *err)
     return kg_expert_load_gather(&work->whole_load, work->ranks, err);
 }
 
-/* Micro-batches have the gradient of train.router_aux from here on. */
+/* From this call on, micro-batches include the gradient of train.router_aux. */
 static kg_status balance(struct update *u, struct kg_err *err)
 {
     const double c = u->in->recipe.train.router_aux;
@@ -503,7 +503,7 @@ static double mean_kl(const struct kg_policy_metrics *m, double sum, int64_t tok
     return n > 0 ? (m->kl_sum - sum) / (double)n : 0;
 }
 
-/* Where the anchor moved and the step goes on, what was read of it is read again. */
+/* If the anchor moved and the step has more updates, reads the anchor's rows again. */
 static kg_status after_update(struct update *u, double kl, struct kg_err *err)
 {
     bool moved;
@@ -514,7 +514,7 @@ static kg_status after_update(struct update *u, double kl, struct kg_err *err)
                : KG_OK;
 }
 
-/* What was said of the micro-batches goes into the totals of the step. */
+/* Adds the terms of the computed pieces to the totals of the step. */
 static void add_said(struct update *u)
 {
     struct kg_rl_terms terms;
@@ -526,7 +526,7 @@ static void add_said(struct update *u)
     kg_str_clear(&u->said);
 }
 
-/* What lanes list, as trajectories of the batch. */
+/* Converts a lane's list to indices of the batch's trajectories. */
 static const size_t *listed(struct update *u, const size_t *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -543,7 +543,7 @@ static kg_status train_lane(void *context, const size_t *list, size_t n,
     return micro_batches(u, listed(u, list, n), n, train_micro_batch, err);
 }
 
-/* Those of a struct kg_lane_stages. */
+/* The functions of struct kg_lane_stages. */
 static kg_status train_pack(bool *any, void *context, const size_t *list, size_t n,
                             bool begins, struct kg_err *err)
 {
@@ -562,7 +562,7 @@ static kg_status train_stage(void *context, struct kg_grads grads, int i,
                                   err);
 }
 
-/* The gradient of the whole update. Of one that is given up nothing is counted. */
+/* The gradient of the whole update. If it fails, none of its terms are counted. */
 static kg_status gradient(struct update *u, struct kg_err *err)
 {
     const struct kg_lane_stages stages = {
@@ -586,8 +586,8 @@ static kg_status gradient(struct update *u, struct kg_err *err)
     return end_balance(u, err);
 }
 
-/* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
- * moments and decay would be noise. */
+/* Forward, backward, optimizer. Without a gradient the optimizer does not run: it would
+ * only apply old moments and weight decay. */
 static kg_status update(struct update *u, struct kg_err *err)
 {
     double norm = 0, lr = 0, kl_sum = u->totals->metrics.kl_sum;
@@ -628,7 +628,7 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     return end_balance(u, err);
 }
 
-/* Of no trajectory yet. */
+/* An update that has no trajectories yet. */
 static struct update update_of(struct kg_run *run, const struct kg_algo *algo,
                                struct kg_rl_batch *b, struct kg_rl_totals *totals)
 {
@@ -657,8 +657,8 @@ kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
 
 /* ---- the step's updates ---- */
 
-/* Where the share ends that holds the first `prompts` prompts that are learned from. What
- * is there for its KL alone goes with the share that it stands in. */
+/* End of the share that has the first `prompts` prompts to learn from. A group kept only
+ * for its KL belongs to the share in which its position falls. */
 static size_t end_of_share(const struct kg_rl_batch *b, size_t prompts)
 {
     size_t group = (size_t)b->group, seen = 0, i = 0;
@@ -670,7 +670,7 @@ static size_t end_of_share(const struct kg_rl_batch *b, size_t prompts)
     return i;
 }
 
-/* All updates of the step: prompts are cut into contiguous, nearly equal shares. */
+/* Runs the updates of the step, each on a contiguous, nearly equal share of prompts. */
 static kg_status updates(struct update *u, struct kg_err *err)
 {
     size_t prompts = u->b->n_learned / (size_t)u->b->group;
@@ -698,8 +698,8 @@ static kg_status updates(struct update *u, struct kg_err *err)
 
 /* ---- the KL coefficient ---- */
 
-/* The next step's, by the KL of this one: of the reward, or of the loss before weights
- * and divisor. Each answer of the step is a sample of the controller. */
+/* The next step's coefficient, from this step's KL in rewards or advantages, or in the
+ * loss before weights and divisor. The controller counts each completion as a sample. */
 static void steer_kl(const struct kg_algo *a, struct kg_counters *count,
                      const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
@@ -715,9 +715,9 @@ static void steer_kl(const struct kg_algo *a, struct kg_counters *count,
 
 /* ---- the step ---- */
 
-/* What is not finite skips the step, or what is left of it; everything else stops the
- * run. The batch is dumped as far as it came. Other ranks know of why, and not of a dump
- * that fails. */
+/* Non-finite values skip the rest of the step; any other error stops the run. The batch
+ * is dumped as far as it was computed. All ranks know `why`, but not an error of the
+ * dump. */
 static kg_status skip(struct kg_run *run, const struct kg_rl_batch *b,
                       const struct kg_err *why, struct kg_err *err)
 {
@@ -756,7 +756,7 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     return KG_OK;
 }
 
-/* Sampled here, or by rollout ranks, or read from a file. */
+/* The batch is sampled here, received from rollout ranks, or read from a file. */
 static kg_status find_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                               const struct kg_run_state *state, struct kg_run_work *work,
                               struct kg_err *err)
@@ -768,7 +768,7 @@ static kg_status find_answers(struct kg_rl_batch *b, const struct kg_run_inputs 
     return kg_rl_sample(b, in, state, work, err);
 }
 
-/* Sampling, grading and the passes over what was sampled: nothing of the run changes. */
+/* Sampling, grading and passes over the batch. Only the sampler's weights change. */
 static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
                             const struct kg_run_inputs *in, struct kg_run_state *state,
                             struct kg_run_work *work, struct kg_err *err)
@@ -782,7 +782,7 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
     return KG_OK;
 }
 
-/* What the run has taken and begun, once a step is through. */
+/* Counts a finished step and its prompts, and keeps the completions begun meanwhile. */
 static void pass_step(struct kg_run_state *state, struct kg_rl_batch *b)
 {
     state->count.step++;
@@ -806,8 +806,8 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
     return kg_rl_log(run, b, totals, &a, err);
 }
 
-/* Weights that are finite gave logits or anchor rows that are not: there is nothing to
- * learn from, and the next draw may do better. */
+/* The weights are finite, but logits or anchor rows are not. There is nothing to learn
+ * from; the next batch may be finite. */
 static kg_status skip_batch(struct kg_run *run, struct kg_rl_batch *b,
                             const struct kg_err *why, struct kg_err *err)
 {

@@ -42,7 +42,7 @@ static kg_status draw_batch(struct batch *b, const struct kg_run_inputs *in, int
     return KG_OK;
 }
 
-/* Sequence s, of which the tokens before its first learned one may be shared. */
+/* Sequence s. Tokens before its first learned one may be shared (most). */
 static struct kg_rows_seq seq_of(const struct kg_sft_set *set, size_t s)
 {
     const uint8_t *source = set->source + set->begin[s];
@@ -65,8 +65,8 @@ static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t
             kg_rows_want(p, kg_rows_at(p, t - 1), q.tokens[t], 1.0f, NULL);
 }
 
-/* Where sequences share, those of one prompt stand after each other: each after the
- * first of the batch that has its tokens up to the first that is learned. */
+/* With shared prefixes: moves each sequence after the first one of the batch that has the
+ * same tokens up to the first learned one, so that equal prompts are neighbours. */
 static void gather_prompts(struct batch *b, const struct kg_run_inputs *in,
                            const struct kg_model *m)
 {
@@ -88,9 +88,9 @@ static void gather_prompts(struct batch *b, const struct kg_run_inputs *in,
     }
 }
 
-/* ---- sequences that are held out ---- */
+/* ---- held-out sequences ---- */
 
-/* Adds the log-probs of sequences [first, ...) as far as they fit.   *next out */
+/* Adds the log-probs of the sequences from `first` on that fit in a pack.   *next out */
 static kg_status held_out_batch(size_t *next, double *sum, const struct kg_sft_set *set,
                                 struct kg_rows *p, const struct kg_model *m, size_t first,
                                 struct kg_err *err)
@@ -128,7 +128,7 @@ kg_status kg_sft_held_out(double *loss, const struct kg_sft_set *set,
     return KG_OK;
 }
 
-/* Where it is due, after update `step`. */
+/* Logs the held-out loss if it is due after update `step`. */
 static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
                          const struct kg_run_state *state, struct kg_run_work *work,
                          int64_t step, struct kg_err *err)
@@ -147,11 +147,11 @@ static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
 
 /* ---- a batch ---- */
 
-/* What the sequences of a lane, or of all, say. */
+/* Sums over the sequences of a lane, or of all lanes. */
 struct terms {
     double loss;
-    double router; /* in loss: of train.router_aux */
-    double shared; /* tokens that were not computed again */
+    double router; /* part of loss: that of train.router_aux */
+    double shared; /* tokens saved by shared prefixes */
 };
 
 struct update {
@@ -161,18 +161,18 @@ struct update {
     const struct batch *b;
     struct kg_lane_lengths lengths; /* of the batch's sequences */
     bool balanced;                  /* train.router_aux has coefficients of this batch */
-    struct kg_str said; /* owned: struct said and log-probs, in the order of lanes */
+    struct kg_str said;             /* owned: struct said and log-probs, lane by lane */
 };
 
-/* What is said of a micro-batch, before the log-probs of its rows. */
+/* Precedes the log-probs of a micro-batch in update.said. */
 struct said {
     int64_t begins; /* whether it begins its lane */
     int64_t n;
-    int64_t saved; /* tokens that it shares */
-    double router; /* its part of train.router_aux */
+    int64_t saved; /* tokens saved by shared prefixes */
+    double router; /* its part of the loss of train.router_aux */
 };
 
-/* The forward of sequences of one lane, which fit. */
+/* The forward of a micro-batch: sequences of one lane that fit in a pack. */
 static kg_status forward(struct update *u, const size_t *list, size_t n, bool begins,
                          struct kg_err *err)
 {
@@ -209,7 +209,7 @@ static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err
     return KG_OK;
 }
 
-/* Those of a struct kg_lane_stages. */
+/* The functions of struct kg_lane_stages. */
 static kg_status pack(bool *any, void *context, const size_t *list, size_t n, bool begins,
                       struct kg_err *err)
 {
@@ -232,7 +232,7 @@ static void add_lane(struct terms *sum, struct terms *lane_sum)
     *lane_sum = (struct terms){0};
 }
 
-/* The loss is summed as the gradient: each lane by itself, then the sum of lanes. */
+/* The loss is summed like the gradient: within each lane, then over the lanes. */
 static struct terms loss_of(const struct kg_str *said, int64_t loss_tokens)
 {
     struct terms sum = {0}, lane_sum = {0};
@@ -257,7 +257,7 @@ static struct terms loss_of(const struct kg_str *said, int64_t loss_tokens)
     return sum;
 }
 
-/* Forwards over this rank's share of the batch say what each expert has. */
+/* Counts the tokens of each expert by forwards over this rank's share of the batch. */
 static kg_status count_experts(struct update *u, struct kg_err *err)
 {
     const struct kg_ranks *ranks = u->work->ranks;
@@ -279,7 +279,7 @@ static kg_status count_experts(struct update *u, struct kg_err *err)
     return KG_OK;
 }
 
-/* Micro-batches have the gradient of train.router_aux from here on. */
+/* From this call on, micro-batches include the gradient of train.router_aux. */
 static kg_status balance(struct update *u, struct kg_err *err)
 {
     struct kg_run_work *work = u->work;
