@@ -11,12 +11,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Mean and deviation (n - 1) of a group. A group of one has mean 0 and deviation 1: its
- * advantage is its score, as published. */
+/* Mean and deviation (n - 1) of a group's scores. A group of one has mean 0 and deviation
+ * 1: its advantage is its score, as published. */
 struct group {
     int64_t begin, n;
     double mean, std;
-    bool equal; /* all its scores */
+    bool equal; /* all scores are equal */
 };
 
 static double sum_of(const double *x, int64_t n)
@@ -36,8 +36,8 @@ bool kg_advantage_equal(const double *x, int64_t n)
     return true;
 }
 
-/* Of equal numbers that number: their rounded sum over n may be another, and what is left
- * of it would be learned from. */
+/* The mean of equal numbers is that number. Their rounded sum over n can differ from it,
+ * and the difference would act as an advantage. */
 static double mean_of(const double *x, int64_t n)
 {
     return n > 0 && kg_advantage_equal(x, n) ? x[0] : sum_of(x, n) / (double)n;
@@ -65,7 +65,7 @@ static struct group group_at(const struct kg_advantage_job *job, int64_t g)
     return r;
 }
 
-/* seq = (score - group mean) scale, with scale 1 / (std + eps) when asked. */
+/* seq = score - group mean, with by_std divided by std + eps. */
 static void center(struct kg_advantage_job *job, bool by_std)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
@@ -168,7 +168,7 @@ static void gpg(struct kg_advantage_job *job)
                        job->algo->gpg_norm;
 }
 
-/* Only the best answer of a group, by its lead over the second. */
+/* Only the best completion of a group, by its lead over the second best. */
 static void passk(struct kg_advantage_job *job, bool by_std)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
@@ -194,9 +194,9 @@ static void passk(struct kg_advantage_job *job, bool by_std)
 static void passk_plain(struct kg_advantage_job *job) { passk(job, false); }
 static void passk_std(struct kg_advantage_job *job) { passk(job, true); }
 
-/* By the group's mean: with rewards of 0 and 1 an answer weighs 1/p where a share of p is
- * right, which makes the gradient that of log p, cut after the group's size. Rewards
- * whose mean is not above 0 carry no signal for it. */
+/* Divides by the group's mean. With rewards 0 and 1, of which a fraction p is 1, a
+ * correct completion weighs 1/p: this gives the gradient of log p, expanded up to the
+ * order of the group's size. Rewards with a mean <= 0 give no signal. */
 static void maxrl(struct kg_advantage_job *job)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
@@ -219,13 +219,13 @@ static void maxrl_eps(struct kg_advantage_job *job)
     }
 }
 
-/* Reward k of trajectory i; NaN where it has no verdict. */
+/* Reward k of trajectory i; NaN: no verdict. */
 static double part_of(const struct kg_policy_scores *in, int64_t i, int k)
 {
     return in->part[i * in->n_parts + k];
 }
 
-/* out += w (r - mean) / (std + eps), r being reward k, over those that have it */
+/* out += w (r - mean) / (std + eps) for reward k, over the completions that have it */
 static void add_part(double *out, const struct kg_advantage_job *job, int64_t g, int k)
 {
     const struct kg_policy_scores *in = job->in;
@@ -451,8 +451,8 @@ static kg_status sum_scores(double *score, const struct kg_policy_scores *in,
     return KG_OK;
 }
 
-/* Trajectory rows: the scalar on every token that counts. Token rows: their mean per
- * trajectory. */
+/* Trajectory rows: copies the scalar to every token that counts. Token rows: computes the
+ * mean over a trajectory's tokens that count. */
 static void spread(const struct kg_advantage_job *job, struct kg_policy_advantage *out)
 {
     const struct kg_policy_scores *in = job->in;

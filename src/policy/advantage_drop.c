@@ -13,13 +13,13 @@
 #include <string.h>
 
 struct kept {
-    struct kg_block block; /* owned: the arrays below stand in it */
+    struct kg_block block; /* owned: holds the arrays below */
     uint8_t *drop;         /* (S) */
     uint8_t *mask;         /* (N) */
-    int64_t *group_begin;  /* (G+1) of those that are kept, as the next */
+    int64_t *group_begin;  /* (G+1) of kept trajectories, as seq_begin */
     int64_t *seq_begin;    /* (S+1) */
     double *by_seq;        /* (S,2+P) reward, greedy and parts, one after the other */
-    double *by_token;      /* (N,5) the same for the inputs of tokens */
+    double *by_token;      /* (N,5) as by_seq, for inputs per token */
     double *seq;           /* (S) results */
     double *token;         /* (N) */
     double *returns;       /* (N) */
@@ -52,7 +52,7 @@ static kg_status kept_init(struct kept *k, const struct kg_policy_scores *in,
     return kg_columns_take(&k->block, k, columns, counts, "advantages", err);
 }
 
-/* Of several rewards, one that has none has no verdict. */
+/* With several rewards, a trajectory that has none of them has no verdict. */
 static bool is_dropped(const struct kg_policy_scores *in, int64_t i)
 {
     bool any = in->n_parts == 0 || !in->part;
@@ -84,8 +84,8 @@ static void choose(uint8_t *drop, const struct kg_policy_scores *in, bool within
     }
 }
 
-/* The numbers of kept trajectories, from *free on, which moves after them.
- * width: numbers of a trajectory; 0: one a token.   returns NULL for a NULL src */
+/* Copies the numbers of kept trajectories to *free, which moves on.
+ * width: numbers per trajectory; 0: one per token.   returns NULL for a NULL src */
 static const double *keep(double **free, const double *src,
                           const struct kg_policy_scores *in, const uint8_t *drop,
                           int64_t width)
@@ -104,7 +104,7 @@ static const double *keep(double **free, const double *src,
     return src ? to : NULL;
 }
 
-/* Offsets and mask; the groups stay, also those of which nothing is left. */
+/* Offsets and mask. All groups are kept, even if all their trajectories are dropped. */
 static void keep_places(struct kept *k, const struct kg_policy_scores *in)
 {
     int64_t seqs = 0, tokens = 0;
@@ -147,7 +147,7 @@ static void keep_all(struct kept *k, const struct kg_policy_scores *in)
     k->scores.is_weight = keep(&tokens, in->is_weight, in, drop, 0);
 }
 
-/* Back to the places of all: 0 where one was dropped. */
+/* Copies results back to all trajectories; dropped ones get 0. */
 static void deal(double *to, const double *from, const struct kg_policy_scores *in,
                  const uint8_t *drop, bool by_token)
 {

@@ -13,7 +13,7 @@ static bool counts(const struct kg_policy_scores *in, int64_t t)
     return !in->mask || in->mask[t];
 }
 
-/* The reward stands on the last token that counts (the last token when none does). */
+/* The reward belongs to the last token that counts (if none does, to the last token). */
 static int64_t last_token(const struct kg_policy_scores *in, int64_t i)
 {
     for (int64_t t = in->seq_begin[i + 1] - 1; t >= in->seq_begin[i]; t--)
@@ -31,8 +31,8 @@ static double reward_at(const struct kg_policy_scores *in, int64_t i, int64_t t)
     return r;
 }
 
-/* x <- (x - mean) / sqrt(var + 1e-8) over the tokens that count, var with n - 1. The
- * others go along: their values carry no loss. */
+/* x <- (x - mean) / sqrt(var + 1e-8); mean and var (n - 1) are over tokens that count.
+ * Other tokens are transformed, too, but carry no loss. */
 static void whiten(double *x, const struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;
@@ -50,7 +50,7 @@ static void whiten(double *x, const struct kg_advantage_job *job)
     count = (double)n + job->algo->count_eps;
     mean = count > 0 ? sum / count : 0;
     if (equal && count == (double)n)
-        mean = first; /* without a rounding: nothing is left to learn from */
+        mean = first; /* exact: equal values then whiten to 0 */
     for (int64_t t = 0; t < total; t++)
         if (counts(in, t))
             squares += (x[t] - mean) * (x[t] - mean);
@@ -66,8 +66,8 @@ static void keep_counted(double *x, const struct kg_policy_scores *in)
             x[t] = 0;
 }
 
-/* G_t = R_t + gamma G_{t+1}; with `reset`, a token that does not count cuts what comes
- * after it off. */
+/* G_t = R_t + gamma G_{t+1}. With reset, a token that does not count hides what follows
+ * it from the tokens before it. */
 static void returns_to_go(const struct kg_advantage_job *job, double gamma, bool reset)
 {
     const struct kg_policy_scores *in = job->in;
@@ -117,7 +117,7 @@ void kg_advantage_reinforce_pp_baseline(struct kg_advantage_job *job)
         job->returns[t] = job->token[t];
 }
 
-/* job->seq is free until the token's advantages are there. */
+/* job->seq is scratch here: it is computed later, from the token advantages. */
 void kg_advantage_gdpo_token(struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;
@@ -208,7 +208,7 @@ struct tail {
     int64_t longest, length, second; /* trajectory, its length, the next length */
 };
 
-/* Length of a trajectory: one past its last token that counts. */
+/* Length of a trajectory: the number of its tokens that count. */
 static struct tail find_tail(const struct kg_policy_scores *in, int64_t begin,
                              int64_t end)
 {
@@ -240,8 +240,8 @@ static int64_t longest_span(const struct kg_policy_scores *in, int64_t begin, in
     return longest;
 }
 
-/* Positions run upwards, so the weights of a position are read before they are
- * overwritten. */
+/* job->token holds weights, and then advantages: all weights of a position are read
+ * before they are overwritten. */
 static void group_baseline(struct kg_advantage_job *job, int64_t begin, int64_t end,
                            bool zero_tail)
 {

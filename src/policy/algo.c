@@ -350,7 +350,7 @@ enum { KEYS = sizeof kg_algo_rows / sizeof *kg_algo_rows - 1 };
 size_t kg_algo_n_keys(void) { return KEYS; }
 const char *kg_algo_key(size_t i) { return kg_algo_rows[i].key; }
 
-/* The table of a row that is a name in one; KG_TABLE_COUNT: of none. */
+/* The table in which the option names a row; KG_TABLE_COUNT: it names none. */
 static enum kg_policy_table named_in(const struct kg_opt_row *row)
 {
     size_t from = offsetof(struct kg_algo, name), one = sizeof(const char *);
@@ -401,7 +401,7 @@ kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
     if (named_in(row) < KG_TABLE_COUNT)
         return choose_named(algo, named_in(row), value, err);
     struct kg_opt_row any = *row;
-    any.min = any.max = 0; /* judged once all is set */
+    any.min = any.max = 0; /* algo_check.c checks ranges when all keys are set */
     KG_TRY(kg_opt_check(&any, value, NULL, err));
     kg_opt_put(algo, row, value);
     return KG_OK;
@@ -494,10 +494,10 @@ void kg_algo_init(struct kg_algo *algo)
     for (size_t i = 0; i < KEYS; i++)
         if (kg_algo_rows[i].fallback)
             kg_opt_put(algo, &kg_algo_rows[i], kg_algo_rows[i].fallback);
-    (void)(kg_algo_choose(algo, &err) == KG_OK); /* the defaults are rows */
+    (void)(kg_algo_choose(algo, &err) == KG_OK); /* the defaults name rows */
 }
 
-/* ---- what the step must supply ---- */
+/* ---- inputs that a step must supply ---- */
 
 static bool reads_head(const struct kg_algo *algo, unsigned need)
 {

@@ -105,8 +105,8 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
     return KG_OK;
 }
 
-/* Rewards and advantages are known before the update: they take what the sampled token
- * alone tells. */
+/* Rewards and advantages are fixed before the update, so their KL may read only the
+ * sampled token. */
 static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_setting *s,
                                 struct kg_err *err)
 {
@@ -138,7 +138,7 @@ static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_se
     return KG_OK;
 }
 
-/* The controller multiplies the coefficient: from 0 it goes nowhere. */
+/* The controller multiplies the coefficient, so a coefficient of 0 would stay 0. */
 static kg_status check_kl_target(const struct kg_algo *a, struct kg_err *err)
 {
     if (a->kl_target == 0)
@@ -209,7 +209,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     return KG_OK;
 }
 
-/* Bounds of a region that have no meaning at some of their values. */
+/* Values at which the bounds of a trust region have no meaning. */
 static kg_status check_bounds(const struct kg_algo *a, struct kg_err *err)
 {
     if (a->surrogate->token == kg_pg_drpo && !(a->delta_low > 0 && a->delta_high > 0))
@@ -359,7 +359,7 @@ static kg_status check_provisions(const struct kg_algo *a,
     return KG_OK;
 }
 
-/* A head alone, without the sampled tail. */
+/* Whether the KL is a head without the sampled tail. */
 static bool is_cut_off(const struct kg_algo *a)
 {
     bool head = a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);

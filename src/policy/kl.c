@@ -25,8 +25,8 @@ static void none(struct kg_kl_out *out, const struct kg_kl_in *in,
     (void)out, (void)in, (void)row, (void)algo;
 }
 
-/* w - log w - 1 >= 0 with the published clamps: log w into +-20, the value into +-10.
- * slope: dvalue/dlogp = 1 - w, 0 where a clamp holds. */
+/* w - log w - 1 >= 0, with the published clamps: log w to +-20, the value to +-10.
+ * slope: dvalue/dlogp = 1 - w, 0 where a clamp is active. */
 static double k3_value(double *slope, double d, bool clamp)
 {
     double value;
@@ -47,7 +47,7 @@ static double k3_value(double *slope, double d, bool clamp)
     return value;
 }
 
-/* w log w, with dvalue/dlogp = 1 - w: log r = 0 adds the 1, and w is detached. */
+/* sg(w) log w + log r, where log r = 0: the value w log w, dvalue/dlogp = 1 - w. */
 static double k5_value(double *slope, double d, bool clamp)
 {
     double x = -d;
@@ -102,8 +102,8 @@ static void clamp_value(struct kg_kl_out *out, const struct kg_algo *algo)
     out->coef = 0;
 }
 
-/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is
- * not). */
+/* Estimators of the RPG code, u = p/q at tokens sampled from q. All but fkl clamp the
+ * value to +-10. */
 static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
 {
@@ -132,7 +132,7 @@ static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
     clamp_value(out, algo);
 }
 
-/* The four that shape rewards: negative weights of grad log p, cut to +-10. */
+/* Weights of grad log p in the gradients of four KLs, for rewards; clamped to +-10. */
 static void reward(struct kg_kl_out *out, const struct kg_kl_in *in,
                    const struct kg_kl_row *row, const struct kg_algo *algo)
 {
@@ -170,7 +170,7 @@ static void exact(struct kg_kl_out *out, const struct kg_kl_in *in,
 #define SCHULMAN "Schulman 2020, Approximating KL divergence"
 #define RPG      "Zhang et al. 2025, arXiv 2505.17508"
 #define BUCKET   "arXiv 2601.19897; OpenClaw-RL, whose rest is at least 1e-7"
-/* what kl.clamp holds, for the plan */
+/* limits of kl.clamp, for the plan */
 #define CLAMP_TAIL  "log w of the tail within +-20"
 #define CLAMP_LOG   "log w within +-20"
 #define CLAMP_BOTH  CLAMP_LOG ", the value below 10"

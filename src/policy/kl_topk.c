@@ -105,7 +105,7 @@ static double log_mass(const double *x, const struct kg_kl_in *in)
 /* With a_j = p_j / P, b_j = q_j / Q, d_j = log(a_j / b_j):
  *     reverse  R = sum a_j d_j,    dR/dlogp_j = a_j (d_j - R)
  *     forward  F = -sum b_j d_j,   dF/dlogp_j = a_j - b_j
- * Both sum to 0 over the head, so nothing outside it is moved. */
+ * Both gradients sum to 0 over the head, so other logits have no gradient. */
 void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
                      const struct kg_kl_row *row, const struct kg_algo *algo)
 {
@@ -129,12 +129,12 @@ void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
     out->value = out->head;
 }
 
-static const double rest_min = 1e-7; /* as released */
+static const double rest_min = 1e-7; /* as in the released code */
 
-/* Of the rest, with p' = 1 - P, q' = 1 - Q and t = log(p' / q'):
+/* The rest is one event. With p' = 1 - P, q' = 1 - Q and t = log(p' / q'):
  *     reverse  R = sum p_j d_j + p' t,         dR/dlogp_j = p_j (d_j - t)
  *     forward  F = -sum q_j d_j - q' t,        dF/dlogp_j = p_j q' / p' - q_j
- * A rest at its floor is a constant. */
+ * A rest at its lower bound is a constant. */
 void kg_kl_bucket(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
 {

@@ -24,7 +24,7 @@ struct work {
     int k;       /* K = k_sampler + k_anchor */
 };
 
-/* ---- what must be there ---- */
+/* ---- required inputs ---- */
 
 struct input {
     bool needed;
@@ -117,8 +117,7 @@ static kg_status not_finite(const struct work *w, int64_t n, const char *what,
                    found, w->b->logp[n], w->b->old_logp[n]);
 }
 
-/* The rows clamp and take maxima, which would hide a NaN: inputs are looked at before
- * them. */
+/* Rows clamp and take maxima, which would hide a NaN, so inputs are checked before. */
 static kg_status check_finite(const struct work *w, int64_t begin, int64_t end,
                               struct kg_err *err)
 {
@@ -140,7 +139,7 @@ static kg_status check_finite(const struct work *w, int64_t begin, int64_t end,
 
 /* ---- policy term ---- */
 
-/* outside: whether it passed one of its bounds */
+/* outside: whether the weight was beyond a bound of algo.tis */
 static double is_weight(const struct work *w, int64_t n, double sequence_log_weight,
                         bool *outside)
 {
@@ -267,7 +266,7 @@ static double importance(const struct kg_algo *algo, double log_ratio)
     return algo->kl_iw_upper > 0 ? fmin(s, algo->kl_iw_upper) : s;
 }
 
-/* Without an anchor's own numbers it is the iterative one, the policy that sampled. */
+/* Without log-probs of an anchor, the anchor is the iterative one: the sampler. */
 static struct kg_kl_in gather_kl(const struct work *w, int64_t n)
 {
     const struct kg_policy_batch *b = w->b;
@@ -290,7 +289,7 @@ static struct kg_kl_in gather_kl(const struct work *w, int64_t n)
     };
 }
 
-/* a_at holds derivatives of the bare term on entry. */
+/* Scales the derivatives of the unweighted term, which are in `at`. */
 static kg_status scale_head(struct work *w, int64_t n, const struct kg_kl_in *in,
                             double *at, double scale, struct kg_err *err)
 {
@@ -350,7 +349,7 @@ static kg_status entropy_token(struct work *w, int64_t n, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole loss ---- */
 
 static void clear(struct kg_policy_grad *g, const struct kg_policy_batch *b, int k)
 {

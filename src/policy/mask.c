@@ -21,7 +21,7 @@ static double log_ratio(const struct kg_pg_in *in)
     return fmax(fmin(x, LOG_RATIO_MAX), -LOG_RATIO_MAX);
 }
 
-/* max_t (log r_t)^2 / 2: far in either direction at one token is enough */
+/* max_t (log r_t)^2 / 2: one token that is far off in either direction is enough */
 static double largest_k2(const struct kg_pg_in *in, int64_t n)
 {
     double most = 0;
@@ -47,8 +47,7 @@ static double mean_k3(const struct kg_pg_in *in, int64_t n)
     return sum / (double)n;
 }
 
-/* mean_t -log r_t, unbiased for KL(mu||p) too, and negative where p likes the answer
- * more */
+/* mean_t -log r_t, unbiased for KL(mu||p) too, negative if p favours the completion */
 static double mean_k1(const struct kg_pg_in *in, int64_t n)
 {
     double sum = 0;
@@ -58,7 +57,7 @@ static double mean_k1(const struct kg_pg_in *in, int64_t n)
     return sum / (double)n;
 }
 
-/* The same from the old policy, which is the sampler unless its log-probs are
+/* mean_k1 with the old policy, which is the sampler unless old log-probs are
  * recomputed */
 static double mean_k1_old(const struct kg_pg_in *in, int64_t n)
 {
@@ -84,7 +83,7 @@ static double log_weight(const struct kg_pg_in *in)
     return fmax(fmin(in->old - in->mu, LOG_RATIO_MAX), -LOG_RATIO_MAX);
 }
 
-/* mean_t |k_t - 1|, k = old/mu: twice the total variation of the old policy */
+/* mean_t |k_t - 1|, k = old/mu: unbiased for twice TV(mu, old) */
 static double mean_gap_old(const struct kg_pg_in *in, int64_t n)
 {
     double sum = 0;
@@ -94,7 +93,7 @@ static double mean_gap_old(const struct kg_pg_in *in, int64_t n)
     return sum / (double)n;
 }
 
-/* ---- which tokens of such a sequence lose their term ---- */
+/* ---- tokens that lose their term ---- */
 
 static bool is_wrong(const struct kg_pg_in *in) { return in->advantage < 0; }
 

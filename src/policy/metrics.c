@@ -111,7 +111,7 @@ static void put(struct list *l, const char *name, double value)
 
 static double over(double sum, int64_t n) { return n > 0 ? sum / (double)n : 0; }
 
-/* (sum x)^2 / (n sum x^2): 1 when all weights are equal, 1/n when one has it all */
+/* (sum x)^2 / (n sum x^2): 1 if all weights are equal, 1/n if all but one are 0 */
 static double ess(double sum, double sum_sq, int64_t n)
 {
     return n > 0 && sum_sq > 0 ? sum * sum / ((double)n * sum_sq) : 0;

@@ -14,12 +14,12 @@ enum how { COUNT, SUM, LEAST, MOST };
 struct merged {
     enum how how;
     size_t at;
-    size_t among; /* of an extreme: the count that says whether there is one */
+    size_t among; /* extremes: offset of the count of their values */
 };
 
 #define AT(field) offsetof(struct kg_policy_metrics, field)
 
-/* Extremes ask for counts as they were before these are added, and so come first. */
+/* Extremes come first, because they read counts before these are added. */
 static const struct merged merged[] = {
     {LEAST, AT(ratio_min), AT(ratios)},
     {MOST, AT(ratio_max), AT(ratios)},

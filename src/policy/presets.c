@@ -21,13 +21,13 @@ __asm__(".pushsection .data\n"
         "kg_preset_methods: .incbin \"recipes/presets/methods.yaml\"\n.byte 0\n"
         "kg_preset_recipes: .incbin \"recipes/presets/published.yaml\"\n.byte 0\n"
         ".popsection");
-/* hidden, so that no table of addresses is used: aarch64's has one entry a section */
+/* hidden: addresses bypass the GOT, which on aarch64 has one entry per section */
 __attribute__((visibility("hidden"))) extern char kg_preset_methods[],
     kg_preset_recipes[];
 
 static struct kg_preset rows[MAX_PRESETS];
 static size_t n_rows;
-static struct kg_preset_value values[MAX_VALUES]; /* of all rows, each list ended */
+static struct kg_preset_value values[MAX_VALUES]; /* of all rows; {0} ends a list */
 static size_t n_values;
 static char keys[MAX_VALUES][MAX_KEY_BYTES];
 
@@ -41,7 +41,7 @@ static const struct kg_preset *named(const char *name)
 
 /* ---- the files ---- */
 
-/* In the newest row, whose list ends at n_values; the key's value there is replaced. */
+/* Adds a value to the newest row, whose list ends at n_values, or replaces the key's. */
 static void put_value(const char *key, const char *value)
 {
     size_t i = (size_t)(rows[n_rows - 1].values - values);
@@ -55,7 +55,7 @@ static void put_value(const char *key, const char *value)
     values[i].from = rows[n_rows - 1].name;
 }
 
-/* *text <- the text at *at up to one of `ends`, which is returned; *at is after it */
+/* *text <- the text at *at up to one of `ends`, which is returned; *at moves past it */
 static char cut(char **text, char **at, const char *ends)
 {
     *at += strspn(*at, " \n");
@@ -100,7 +100,7 @@ static void put_field(struct kg_preset *row, const char *field, const char *text
     }
 }
 
-/* All values of the newest row are there: those of its base follow. */
+/* The newest row has all its own values; adds those of its base. */
 static void end_row(void)
 {
     const char *base = n_rows > 0 ? rows[n_rows - 1].base : NULL;
@@ -191,7 +191,7 @@ const char *kg_preset_kind_name(enum kg_preset_kind kind)
     return kind == KG_PRESET_METHOD ? "method" : "recipe";
 }
 
-/* Names of methods; recipes are listed by the command, they are many. */
+/* Lists only the names of methods, because recipes are many; the command lists them. */
 static kg_status unknown(const char *name, struct kg_err *err)
 {
     struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};

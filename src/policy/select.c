@@ -46,7 +46,7 @@ static double then(const struct kg_policy_batch *b, int64_t n)
     return b->old_logp[n] - (b->log_kept ? b->old_log_kept[n] : 0);
 }
 
-/* One that is not finite would make every covariance so. */
+/* A single non-finite value would make all covariances non-finite. */
 static kg_status check_finite(const struct kg_policy_batch *b, struct kg_err *err)
 {
     for (int64_t t = 0; t < b->n_tokens; t++)
@@ -93,7 +93,7 @@ static void pick_largest(uint8_t *selected, struct ranked *r, int64_t n, int64_t
         selected[r[i].n] = 1;
 }
 
-/* Tokens that clip-cov may take, moved to the front.   returns how many */
+/* Moves the tokens that clip-cov may take to the front.   returns their number */
 static int64_t candidates(struct ranked *r, int64_t n, const struct kg_algo *algo,
                           const struct kg_policy_batch *b)
 {
@@ -106,7 +106,7 @@ static int64_t candidates(struct ranked *r, int64_t n, const struct kg_algo *alg
     return kept;
 }
 
-/* `most` of n without return: the first steps of a shuffle. */
+/* Selects `most` of n without replacement: the first steps of a shuffle. */
 static void pick_random(uint8_t *selected, struct ranked *r, int64_t n, int64_t most,
                         struct kg_rng_key key, uint64_t draw)
 {
@@ -119,7 +119,7 @@ static void pick_random(uint8_t *selected, struct ranked *r, int64_t n, int64_t 
     }
 }
 
-/* Tokens in the loss with A > 0 and r > 1, or A < 0 and r < 1.   returns how many */
+/* Lists loss tokens with A > 0 and r > 1, or A < 0 and r < 1.   returns their number */
 static int64_t leading_away(struct ranked *out, const struct kg_policy_batch *b)
 {
     int64_t n = 0;
@@ -133,7 +133,8 @@ static int64_t leading_away(struct ranked *out, const struct kg_policy_batch *b)
     return n;
 }
 
-/* r descends.   returns how many of its n are over the budget, from the first */
+/* r: descending. cut: clips, not removes.   returns how many of the first are over
+ * budget */
 static int64_t over_budget(const struct ranked *r, int64_t n, double budget, bool cut)
 {
     double sum = 0;
@@ -143,7 +144,7 @@ static int64_t over_budget(const struct ranked *r, int64_t n, double budget, boo
         if (!cut && sum > budget * (double)(n - i))
             return i + 1;
         if (cut && sum + r[i].by * (double)i > budget * (double)n)
-            return i + 2 < n ? i + 2 : n; /* the last that is left stands on the bound */
+            return i + 2 < n ? i + 2 : n; /* i + 1 equals the bound */
     }
     return 0;
 }

@@ -70,8 +70,7 @@ static kg_status check_estimator(const struct kg_algo *algo, const char *where,
     return KG_OK;
 }
 
-/* The estimator's value at token t of sequence i, which begins at `begin`; the sample is
- * the old policy's. */
+/* The estimator's value at token t of sequence i, which the old policy sampled. */
 static kg_status sampled_kl(double *value, const struct kg_algo *algo, double d,
                             int64_t i, int64_t t, const char *where, struct kg_err *err)
 {
@@ -145,7 +144,7 @@ kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *take
     return KG_OK;
 }
 
-/* ---- the anchor, a critic ---- */
+/* ---- anchor and critic ---- */
 
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step)
 {

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-/* The log-ratio within +- algo.ratio_clamp; inside says whether the gradient passes. */
+/* The log-ratio clamped to +- algo.ratio_clamp.   *inside: the gradient passes */
 double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside)
 {
     double limit = algo->ratio_clamp;
@@ -61,7 +61,7 @@ static void pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
     kg_pg_dual_clip(out, r, inside, in->advantage, call.algo);
 }
 
-/* Nothing; the ratio is still of interest. */
+/* No policy term; the ratio is for metrics. */
 void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     (void)call;
@@ -121,7 +121,7 @@ static void pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in,
     out->coef = inside ? -4 * in->advantage * gate * (1 - gate) * r : 0;
 }
 
-/* -A r, and cov_coef |log r| on the selected tokens */
+/* -A r, plus cov_coef |log r| for selected tokens */
 void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call)
 {
@@ -134,7 +134,7 @@ void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
     out->clips = in->selected;
 }
 
-/* The clipped term, absent on the selected tokens. */
+/* The clipped term, 0 for selected tokens. */
 void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                     struct kg_pg_call call)
 {
@@ -147,7 +147,7 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
     }
 }
 
-/* -A r, absent on the selected tokens */
+/* -A r, 0 for selected tokens */
 void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     double r = kg_exp(in->logp - in->old);

@@ -25,7 +25,7 @@ static void add_bucket(struct buckets *b, double log_mu, double log_p)
     double mu = kg_exp(log_mu), p = kg_exp(log_p);
 
     b->tv += fabs(mu - p);
-    b->kl += mu == 0 ? 0 : mu * (log_mu - log_p); /* a NaN stays one */
+    b->kl += mu == 0 ? 0 : mu * (log_mu - log_p); /* NaN stays NaN */
     b->mu_left -= mu;
     b->p_left -= p;
 }
@@ -52,14 +52,14 @@ void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, in
 /* mu log(mu / p) + (1 - mu) log((1 - mu) / (1 - p)), with 1e-8 in the second logarithm */
 static double binary_kl(double log_mu, double log_p)
 {
-    /* a log-prob of fp32 may lie above 0 by a rounding error */
+    /* by rounding, a log-prob from fp32 can be above 0 */
     double not_mu = fmax(-kg_expm1(log_mu), 0), not_p = fmax(-kg_expm1(log_p), 0);
 
     return kg_exp(log_mu) * (log_mu - log_p) +
            not_mu * kg_log((not_mu + 1e-8) / (not_p + 1e-8));
 }
 
-/* Does the divergence test of the row drop this token? */
+/* Whether the row's divergence test drops the token. */
 static bool divergence_drops(struct kg_pg_out *out, const struct kg_pg_in *in,
                              struct kg_pg_call call)
 {
@@ -98,7 +98,7 @@ static bool ratio_drops(const struct kg_pg_in *in, struct kg_pg_call call)
                       : r < 1 - algo->clip_low;
 }
 
-/* The term of a token, which a region drops or not. */
+/* Sets the term of a token.   drop: the trust region removes it */
 static void close_term(struct kg_pg_out *out, const struct kg_pg_in *in,
                        const struct kg_algo *algo, bool drop)
 {
@@ -133,8 +133,8 @@ static int by_divergence(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The 90th percentile of the n divergences in out, between two of them in proportion,
- * within the budget and twice that. Sorts out. */
+/* The 90th percentile of the n divergences in out, interpolated linearly and clamped to
+ * [budget, 2 budget]. Sorts out. */
 static double calibrated(struct kg_pg_out *out, int64_t n, double budget)
 {
     double at = 0.9 * (double)(n - 1), high;
@@ -147,9 +147,9 @@ static double calibrated(struct kg_pg_out *out, int64_t n, double budget)
     return fmin(fmax(at, budget), 2 * budget);
 }
 
-/* w_t falls from 1 at the first token to prefix_weight at the last, Z_t = w_t |p - mu|.
- * A step away from mu is kept while Z_t <= delta, less what the prefix is over its
- * budget: S = sum_{j<t} Z_j, W = sum_{j<t} w_j, Z_t <= delta + min(0, budget W - S). */
+/* w_t falls linearly from 1 (first token) to prefix_weight (last), Z_t = w_t |p - mu|. A
+ * step away from mu is kept while Z_t <= delta minus the prefix's excess over its budget:
+ * Z_t <= delta + min(0, budget W - S), S = sum_{j<t} Z_j, W = sum_{j<t} w_j. */
 void kg_pg_cppo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call)
 {
@@ -173,8 +173,8 @@ void kg_pg_cppo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
     }
 }
 
-/* -A r M + beta (log r)^2, differentiable, M 0 where the probability has moved beyond
- * delta, to either side and whatever the advantage;  d/dlog p = -A r M + 2 beta log r */
+/* -A r M + beta (log r)^2, differentiable. M is 0 if p is further than delta from mu, in
+ * either direction and for any advantage.  d/dlog p = -A r M + 2 beta log r */
 void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     const struct kg_algo *algo = call.algo;
@@ -194,7 +194,7 @@ void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_ca
 
 /* -A r + |A| mu (r - 1)^2 / (2 delta), and with mu (r - 1) = p - mu
  *     dvalue/dlog p = -A r (1 - sign(A) (p - mu) / delta):
- * 0 where a mask of that delta begins, and back towards mu beyond it */
+ * 0 where a mask with that delta begins; beyond it, the gradient leads back to mu */
 void kg_pg_drpo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     double a = in->advantage, x = in->logp - in->mu;

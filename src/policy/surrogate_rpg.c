@@ -11,8 +11,8 @@
 #include <math.h>
 
 /* Regularised advantage and its derivative with respect to log r. Algorithm 1 lets the
- * gradient flow through it, which adds beta r grad log p: zero on average under the old
- * policy, not in a sample. Detached, the sample's gradient is the weight of the exact
+ * gradient flow through it, which adds beta r grad log p: 0 on average under the old
+ * policy, but not for a sample. Detached, a sample's gradient is the weight of the exact
  * policy gradient. */
 static double regularised(double *slope, double advantage, double x, int kind,
                           const struct kg_algo *algo)
@@ -114,7 +114,7 @@ static void hard(struct kg_pg_out *out, const struct kg_pg_in *in, double r,
     out->clip = r > high ? KG_CLIP_HIGH : r < low ? KG_CLIP_LOW : KG_CLIP_NONE;
 }
 
-/* The released clip: K is computed from the bounded ratio, the constants carry -K at both
+/* The released clip: K is computed from the bounded ratio, the constants have -K at both
  * ends and +K at c, and v3 branches on the sign of (A + K / r) log p. Both branches share
  * the term (r A + K) log p. */
 static void released(struct kg_pg_out *out, const struct kg_pg_in *in, double r,

@@ -28,9 +28,9 @@ void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                         in[t].advantage, &algo);
 }
 
-/* log s = mean_t x_t,  x_t = log r_t cut from above at high where A > 0, from below at
+/* log s = mean_t x_t,  x_t = log r_t clamped to at most high where A > 0, to at least
  * -low where A < 0, and 0 where A = 0.  Each of the n terms is -Abar s, so d(sum_u
- * term_u)/dlogp_t = n (-Abar s) 1[x_t not cut] / n. */
+ * term_u)/dlogp_t = n (-Abar s) 1[x_t not clamped] / n. */
 void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call)
 {
@@ -60,9 +60,9 @@ void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
     }
 }
 
-/* w = prod_t p / mu of the sequence, phi(w) = w^k exp(lambda (1 - w)) by the sign of its
- * first advantage: phi(1) = 1, and nowhere above its value at w = k / lambda. The
- * cuts are the released ones. Each token's term is -sg(phi) A log p. */
+/* w = prod_t p / mu of the sequence, phi(w) = w^k exp(lambda (1 - w)), with k and lambda
+ * by the sign of the first advantage: phi(1) = 1, and the maximum is at w = k / lambda.
+ * Clamps are those of the released code. Each token's term is -sg(phi) A log p. */
 void kg_pg_vespo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                  struct kg_pg_call call)
 {
