@@ -8,7 +8,7 @@
 #include "rollout/sampler.h"
 #include "train/step/anchor.h"
 
-/* What the engine would refuse is refused before it samples. */
+/* Refuses at the start what the engine would refuse when it samples. */
 kg_status kg_run_check_sampling(const struct kg_run_inputs *in, struct kg_err *err)
 {
     struct kg_sampling training = kg_run_sampling(in);
@@ -43,7 +43,7 @@ static kg_status check_router_aux(const struct kg_model *m, struct kg_err *err)
                          "found adapters only after the last router");
 }
 
-/* What is said of routers needs a model that has any. */
+/* Keys about routers need a model with experts. */
 kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_model *m,
                               struct kg_err *err)
 {
@@ -69,7 +69,7 @@ kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_mo
     return in->recipe.train.router_aux > 0 ? check_router_aux(m, err) : KG_OK;
 }
 
-/* Filters and shaping of what is sampled. */
+/* Checks keys that filter and shape samples. */
 static kg_status check_shaping(const struct kg_run_inputs *in, struct kg_err *err)
 {
     bool dynamic = in->recipe.rollout.dynamic;
@@ -105,7 +105,7 @@ static bool by_windows(const struct kg_run_inputs *in)
            !in->recipe.reproduction;
 }
 
-/* The longest prompt with its answer that RL can meet. */
+/* The longest prompt plus completion that RL can have. */
 static size_t longest_answer(const struct kg_run_inputs *in)
 {
     struct kg_episode_opts whole = in->episode_opts;
@@ -118,7 +118,7 @@ static size_t longest_answer(const struct kg_run_inputs *in)
     return in->train.longest + (size_t)in->recipe.rollout.sampling.max_tokens;
 }
 
-/* The most of it that one forward reads as a sequence. */
+/* The longest part of longest_answer that a forward reads as one sequence. */
 static size_t longest_context(const struct kg_run_inputs *in)
 {
     size_t longest = longest_answer(in);
@@ -153,7 +153,7 @@ static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *e
     return KG_OK;
 }
 
-/* Positions beyond what the model was made for are refused, as `generate` does. */
+/* Refuses positions beyond the model's limit, as `kedge generate` does. */
 static kg_status check_positions(const struct kg_run_inputs *in,
                                  const struct kg_run_state *state, struct kg_err *err)
 {
@@ -195,7 +195,7 @@ kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state
 
 static int64_t larger(size_t a, size_t b) { return (int64_t)(a > b ? a : b); }
 
-/* Tokens of the answer that takes most: all contexts of one are in one micro-batch. */
+/* Most tokens of a completion, over all its contexts: they are in one micro-batch. */
 static size_t widest_answer(const struct kg_run_inputs *in)
 {
     if (!by_windows(in))
@@ -203,14 +203,14 @@ static size_t widest_answer(const struct kg_run_inputs *in)
     return (size_t)kg_episodes_span(&in->episode_opts, in->train.longest);
 }
 
-/* Where an anchor is read within a micro-batch, or is of another shape. */
+/* The anchor, if micro-batches read it or if its shape may differ. */
 static const struct kg_model *anchor_apart(const struct kg_run_inputs *in,
                                            const struct kg_run_state *state, bool exact)
 {
     return exact || !kg_run_anchor_moves(in) ? state->anchor : NULL;
 }
 
-/* Scoring, validation and micro-batches take turns in one room. */
+/* Scoring, validation and micro-batches use the same rows, one after the other. */
 static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
                       const struct kg_run_state *state, size_t longest)
 {
@@ -243,7 +243,6 @@ static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
                                                    .share = o->share};
 }
 
-/* What rows and engines are made with, at the lengths of what was read. */
 void kg_run_size(struct kg_run_work *work, const struct kg_run_inputs *in,
                  const struct kg_run_state *state)
 {

@@ -32,9 +32,9 @@ kg_status kg_epochs_take(uint32_t *index, size_t n, uint64_t first, size_t n_exa
     return KG_OK;
 }
 
-/* ---- weighed parts ---- */
+/* ---- weighted parts ---- */
 
-/* What was drawn last, kept while places follow each other. */
+/* The last round and epochs that were drawn, for positions that follow each other. */
 struct mix {
     const struct kg_epochs_part *parts;
     size_t n_parts;
@@ -44,9 +44,9 @@ struct mix {
     uint64_t round;
     uint64_t epoch[KG_EPOCHS_PARTS];
     uint32_t *order; /* (examples) owned: each part's epoch, one part after the other */
-    uint32_t *slot;  /* (places) as drawn */
-    uint32_t *part;  /* (places) which part has the place */
-    uint32_t *rank;  /* (places) how many of that part stand before it in the round */
+    uint32_t *slot;  /* (places) permutation of the round */
+    uint32_t *part;  /* (places) the part of each position */
+    uint32_t *rank;  /* (places) number of earlier positions of that part in the round */
 };
 
 static kg_status mix_init(struct mix *m, const struct kg_epochs_part *parts,
@@ -92,8 +92,8 @@ static void draw_round(struct mix *m, uint64_t round)
     m->round = round;
 }
 
-/* The example at place `place` of part k's own row. Epochs of different parts are
- * different draws. */
+/* The example at position `place` of part k's own sequence. Each part has its own
+ * permutations. */
 static uint32_t example_of(struct mix *m, uint32_t k, uint64_t place)
 {
     struct kg_rng_key key = {m->seed, KG_RNG_SHUFFLE};

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is asked for ---- */
+/* ---- init.from and init.parts ---- */
 
 static kg_status read_part(struct kg_init *init, const char *name, struct kg_err *err)
 {
@@ -78,7 +78,7 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_recipe 
     return KG_OK;
 }
 
-/* A checkpoint as it stands, or a run's newest. */
+/* The checkpoint that init.from names, or the newest of the run that it names. */
 static kg_status find_checkpoint(struct kg_path *dir, const char *from,
                                  struct kg_err *err)
 {
@@ -97,7 +97,7 @@ static kg_status find_checkpoint(struct kg_path *dir, const char *from,
     return KG_OK;
 }
 
-/* The newest of this run up to the step, if it has one. */
+/* The newest checkpoint of this run at or before the step, if it has one. */
 static kg_status find_own(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                           struct kg_err *err)
 {
@@ -105,7 +105,7 @@ static kg_status find_own(struct kg_init *init, const struct kg_recipe *r, int64
     char name[KG_CHECKPOINT_NAME];
 
     if (!*run || strlen(run) > KG_RUN_DIR_MAX)
-        return KG_OK; /* refused where a run is opened */
+        return KG_OK; /* opening the run refuses this */
     if (step == KG_INIT_NEWEST)
         KG_TRY(kg_checkpoint_last(name, run, err));
     else
@@ -116,7 +116,7 @@ static kg_status find_own(struct kg_init *init, const struct kg_recipe *r, int64
     return KG_OK;
 }
 
-/* Where the stage before stood; this one is to go on from there. */
+/* With init.parts steps: the other run's steps, after which this run continues. */
 static kg_status find_step(struct kg_init *init, const struct kg_recipe *r,
                            struct kg_err *err)
 {
@@ -134,7 +134,7 @@ static kg_status find_step(struct kg_init *init, const struct kg_recipe *r,
                    (long long)before.step, (long long)last);
 }
 
-/* What a run of adapters saved holds no weights, and no state of their size. */
+/* A checkpoint of adapters lacks whole weights, and optimizer state of their size. */
 static kg_status check_whole(const char *dir, struct kg_err *err)
 {
     const struct kg_path adapter = kg_path_in(dir, "adapter");
@@ -169,13 +169,13 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t 
         return init->steps ? find_step(init, r, err) : KG_OK;
     }
     if (r->init.parts.n == 1 && strcmp(r->init.parts.items[0], "model") == 0)
-        return KG_OK; /* its default, as config.yaml of a run writes it */
+        return KG_OK; /* the default, as a run's config.yaml has it */
     return kg_fail(
         err, KG_EINVAL,
         "init.parts: expected init.from, which the parts are taken from, found none");
 }
 
-/* What config.yaml says, if that is a checkpoint of the run that is named now. */
+/* On resume: the checkpoint in config.yaml, if it is of the run that is named now. */
 static kg_status pin_as_before(struct kg_config *config, const struct kg_recipe *r,
                                struct kg_err *err)
 {
@@ -186,7 +186,7 @@ static kg_status pin_as_before(struct kg_config *config, const struct kg_recipe 
     kg_status status = KG_OK;
 
     if (!kg_file_exists(path.text))
-        return KG_OK; /* said where the run is looked at */
+        return KG_OK; /* run_dir.c reports this */
     KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
     kg_recipe_read(&then, before);
     const char *found = then.init.from;
@@ -237,7 +237,7 @@ kg_status kg_init_say(struct kg_str *out, const struct kg_init *init, struct kg_
                          init->steps ? " steps" : "");
 }
 
-/* ---- tensors of its state ---- */
+/* ---- tensors of the checkpoint's state ---- */
 
 static struct kg_path state_path(const struct kg_init *init)
 {
@@ -257,8 +257,8 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
                    init->dir.text);
 }
 
-/* The file has the vectors of the model one after the other, so the model must have the
- * same shapes as the one that was saved. */
+/* A tensor of the file has all parameters of a model one after the other, so the model
+ * must have the shapes of the saved one. */
 static kg_status check_shapes(const struct kg_init *init, const struct kg_model *m,
                               struct kg_err *err)
 {
@@ -340,8 +340,8 @@ kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_stat
     return status;
 }
 
-/* As on resume. What the run counts of its own (skipped steps, validations, bytes of its
- * log) begins again. */
+/* Continues the counters as on resume. Those that count only this run (skipped steps,
+ * validations, bytes of its log) start at 0. */
 static void go_on(const struct kg_run_inputs *in, struct kg_run_state *state,
                   const struct kg_counters *before)
 {

@@ -25,13 +25,13 @@ static void add(struct kg_memory *m, const char *what, struct kg_bytes b)
     m->sum.host += b.host;
 }
 
-/* In the memory of a device, or in host memory. */
+/* On a device, or in host memory. */
 static struct kg_bytes in(bool there, uint64_t bytes)
 {
     return there ? (struct kg_bytes){bytes, 0} : (struct kg_bytes){0, bytes};
 }
 
-/* Of what is held by turns. */
+/* The larger of two needs that never overlap in time. */
 static struct kg_bytes larger(struct kg_bytes a, struct kg_bytes b)
 {
     return (struct kg_bytes){a.there > b.there ? a.there : b.there,
@@ -48,13 +48,13 @@ static void add_model(struct kg_memory *m, const struct kg_model *model, bool tr
     add(m, read, b.read);
 }
 
-/* Master weights and the state of their optimizer are on the device. */
+/* Whether master weights and optimizer state are on the device. */
 static bool master_is_there(const struct kg_model *m)
 {
     return kg_model_memory(m, true).master.host == 0;
 }
 
-/* Of the model and of the anchor, by turns. */
+/* Model and anchor are refreshed one after the other. */
 static struct kg_bytes refresh_bytes(const struct kg_run *run)
 {
     const bool nccl = run->in.recipe.ranks.nccl;
@@ -64,7 +64,7 @@ static struct kg_bytes refresh_bytes(const struct kg_run *run)
                              : b;
 }
 
-/* For what goes to other ranks: gradients and weights by turns. */
+/* To exchange gradients or weights with other ranks, one after the other. */
 static struct kg_bytes exchange_bytes(const struct kg_run *run)
 {
     const struct kg_model *m = run->state.model;
@@ -75,8 +75,8 @@ static struct kg_bytes exchange_bytes(const struct kg_run *run)
     return larger(in(nccl, gradients), refresh_bytes(run));
 }
 
-/* For master weights to ranks that sample: beside what trainers send each other, since
- * it stays. Those on the host go as they lie. */
+/* To send master weights to rollout ranks. This memory is kept, so it adds to that of the
+ * trainers' exchange. Weights on the host need none. */
 static struct kg_bytes ahead_bytes(const struct kg_run *run)
 {
     const struct kg_ahead *a = &run->work.ahead;
@@ -87,7 +87,7 @@ static struct kg_bytes ahead_bytes(const struct kg_run *run)
     return in(run->in.recipe.ranks.nccl, kg_slab_wire_bytes(m->backend, a->all->n));
 }
 
-/* Gradients of which ranks have their cuts. */
+/* Gradients of which each rank has its shard. */
 static void add_divided(struct kg_memory *m, const struct kg_run *run)
 {
     const struct kg_model *model = run->state.model;
@@ -119,7 +119,7 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
         add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
         add(m, "exchange", exchange_bytes(run));
     }
-    /* of SFT, which has moments of the same type, it is not larger */
+    /* SFT's optimizer has moments of the same type, so it is not larger */
     add(m, "optimizer",
         in(master_is_there(model),
            kg_optim_state_bytes(&run->in.rl_optim, model->cut.n)));
@@ -130,8 +130,8 @@ static uint64_t beyond(uint64_t bytes, uint64_t others)
     return bytes > others ? bytes - others : 0;
 }
 
-/* The engine of a validation has the room of the rollout's (kg_run_validate): what it
- * takes beyond that. */
+/* The engine of validation replaces that of the rollout (kg_run_validate): what it needs
+ * beyond that. */
 static void add_validation(struct kg_memory *m, const struct kg_run *run,
                            struct kg_bytes sampling)
 {
@@ -157,8 +157,8 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
     add_validation(m, run, all);
 }
 
-/* Of a step's answers with rollout.router_replay, each as long as any may be; in host
- * memory, on every rank. */
+/* With rollout.router_replay: all completions of a step at their longest, in host memory,
+ * on every rank. */
 static struct kg_bytes recorded_experts(const struct kg_run *run)
 {
     const struct kg_recipe *r = &run->in.recipe;
@@ -170,8 +170,8 @@ static struct kg_bytes recorded_experts(const struct kg_run *run)
         0, r->rollout.router_replay ? tokens * choices * sizeof(uint16_t) : 0};
 }
 
-/* What is asked of a row of the head and found there, either way (tensor/cuda/head*.cu:
- * numbers, ids and their coefficients, largest ids), and its set, a bit for each id. */
+/* Request and result per row of the head (tensor/cuda/head*.cu: numbers, ids with their
+ * coefficients, largest ids), and its set, one bit per id. */
 static uint64_t row_bytes(const struct kg_model *m, const struct kg_rows_opts *o)
 {
     enum { NUMBERS = 216, EACH_ID = 12, EACH_LARGEST = 8 };
@@ -181,9 +181,9 @@ static uint64_t row_bytes(const struct kg_model *m, const struct kg_rows_opts *o
            set;
 }
 
-/* WORK: logits and candidates of the rows that are made at a time, the largest piece of
- * scratch that does not grow with a batch. LOADED: kernels that the driver loads at their
- * first use, and records of steps. */
+/* WORK: logits and candidates of the rows computed at once, the largest scratch memory
+ * that does not grow with a batch. LOADED: kernels that the driver loads at their first
+ * use, and records of steps. */
 struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows)
 {
@@ -225,7 +225,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model, &w->rows_opts));
 }
 
-/* ---- what would help ---- */
+/* ---- keys that save memory ---- */
 
 static bool bf16_moments(struct kg_run *run)
 {
@@ -282,7 +282,7 @@ static bool half_the_batch(struct kg_run *run)
 
 static const struct {
     const char *key;
-    /* a copy of a run becomes one with the key.   returns whether it was without */
+    /* sets the key in a copy of a run.   returns whether that changed it */
     bool (*change)(struct kg_run *run);
 } ways[] = {
     {"optim.moments=bf16", bf16_moments},
@@ -299,7 +299,7 @@ static struct kg_model *copy(struct kg_model *to, const struct kg_model *from)
     return from ? to : NULL;
 }
 
-/* The cut that a rank would have of a model. */
+/* A copy of a model with the shard that a rank would have. */
 static struct kg_model *cut_copy(struct kg_model *to, const struct kg_model *from,
                                  struct kg_ranks *ranks)
 {
@@ -329,7 +329,7 @@ void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, i
     plan->run.state.sampler = cut_copy(&plan->sampler, run->state.sampler, &plan->ranks);
 }
 
-/* Bytes of the device that way i saves. */
+/* Bytes of the device that ways[i] saves. */
 static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
 {
     struct kg_run other = *run;
@@ -345,7 +345,7 @@ static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
     return beyond(needed, m.sum.there);
 }
 
-/* With so little it would not be said. */
+/* Smaller savings are not mentioned. */
 enum { LEAST_SAVED = 5 * 1000 * 1000 };
 
 static kg_status put_ways(struct kg_str *out, const struct kg_run *run, uint64_t needed,

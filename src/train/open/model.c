@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What this rank has of a parameter. */
+/* This rank's shard of a parameter. */
 static struct kg_vec own_part(const struct kg_model *m, const struct kg_param *p)
 {
     struct kg_cut own = kg_cut_within(m->cut, p->offset, p->rows * p->cols);
@@ -20,8 +20,8 @@ static struct kg_vec own_part(const struct kg_model *m, const struct kg_param *p
     return kg_slab_part(&m->master, own.n > 0 ? own.first - m->cut.first : 0, own.n);
 }
 
-/* Training from weights that are not finite could only skip every step. Frozen ones were
- * looked at as they were read. */
+/* With non-finite weights, training would skip every step. Frozen weights were checked
+ * when they were read. */
 static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
 {
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
@@ -48,7 +48,7 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
     return kg_dtype_parse(ct, name, err);
 }
 
-/* Of each rank its own. */
+/* Opens this rank's device. */
 static kg_status open_own(const struct kg_backend **be, const struct kg_recipe *r,
                           enum kg_dtype ct, struct kg_ranks *ranks, struct kg_err *err)
 {
@@ -82,7 +82,7 @@ static kg_status open_device(const struct kg_backend **be, const struct kg_recip
     return KG_OK;
 }
 
-/* Judged here rather than after the warm start. */
+/* Checked here rather than after SFT. */
 static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_recipe *r = &in->recipe;
@@ -105,7 +105,7 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
     return kg_optim_check(&in->rl_optim, err);
 }
 
-/* What shares one copy of frozen weights can be nothing that wants another. */
+/* Adapters share one copy of the frozen weights: refuses keys that need another copy. */
 static kg_status check_adapters(const struct kg_recipe *r, struct kg_err *err)
 {
     if (*r->init.from)
@@ -129,7 +129,7 @@ static kg_status check_adapters(const struct kg_recipe *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* Those that are to be trained, if any. */
+/* The adapters to train; rank 0: none. */
 static kg_status find_adapters(struct kg_lora *l, const struct kg_recipe *r,
                                struct kg_err *err)
 {
@@ -188,7 +188,7 @@ kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in
     return open_optim(in, err);
 }
 
-/* A lane is one rank's, unless its gradient goes from rank to rank. */
+/* A lane belongs to one rank, unless its gradient passes from rank to rank. */
 static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
                              struct kg_err *err)
 {
@@ -233,11 +233,11 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
     enum kg_dtype ct;
 
     KG_TRY(choose_dtype(&ct, in->recipe.model.dtype, err));
-    /* refused before anything is said */
+    /* checked before anything is logged */
     KG_TRY(open_device(&be, &in->recipe, ct, work->ahead.all, err));
     KG_TRY(open_link(be, &in->recipe, work->ahead.all, err));
     KG_TRY(check_ranks(&in->recipe, &work->ahead, be, err));
-    /* those that sample have all of what the trainers have cuts of */
+    /* rollout ranks have the whole model, trainers may have shards */
     KG_TRY(kg_run_model_find(found, in, work->ahead.samples ? NULL : work->ranks, step,
                              err));
     found->opts.backend = be;
@@ -263,8 +263,8 @@ kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state
     return kg_model_config_add_eos(&state->model->config, kg_tokenizer_eos(in->tok), err);
 }
 
-/* A sampler of its own exists only where off-policyness is asked for: otherwise there is
- * one set of weights. */
+/* A separate sampler exists only if the recipe makes it differ from the model; otherwise
+ * there is one set of weights. */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state, struct kg_err *err)

@@ -27,14 +27,14 @@ static const struct {
     {"rollout.data", kg_hub_find_file}, {"search.model", kg_hub_find_model},
 };
 
-/* A server has its encoder itself. */
+/* search.model is not read with a search server, which has its own encoder. */
 static bool is_read(const struct kg_config *c, const char *key)
 {
     return strcmp(key, "search.model") != 0 ||
            !strstr(kg_config_text(c, "search.where"), "://");
 }
 
-/* The i-th of a list, or the text that is the value (i = 0); NULL: no more, or none. */
+/* Item i of a list; of a single text, item 0 is the text. NULL: no such item. */
 static const char *item_of(const struct kg_config *c, const char *key, size_t i)
 {
     struct kg_opt_list list = kg_config_list(c, key);
@@ -45,7 +45,7 @@ static const char *item_of(const struct kg_config *c, const char *key, size_t i)
     return i == 0 && *text ? text : NULL;
 }
 
-/* What the run has for a name that says no revision; NULL: nothing of that name. */
+/* For a name without revision: the pinned name in the run's config; NULL: none there. */
 static const char *as_before(const struct kg_config *before, const char *key, size_t i,
                              const char *text)
 {
@@ -96,8 +96,8 @@ kg_status kg_pin_names(struct kg_config *config, struct kg_err *err)
     return pin_names(config, NULL, err);
 }
 
-/* data.date is `date` if the chat template asks for a day. What is wrong with the
- * template is said where the run opens it. */
+/* Sets data.date to `date` if the chat template asks for a day. Errors of the template
+ * are reported when the run opens it. */
 static kg_status pin_date(struct kg_config *config, const char *date, struct kg_err *err)
 {
     struct kg_chat_template *t = NULL;
@@ -131,7 +131,7 @@ kg_status kg_pin(struct kg_config *config, bool resume, struct kg_chat_day today
     kg_recipe_read(&r, config);
     struct kg_path path = kg_path_in(r.run.dir, "config.yaml");
     if (resume &&
-        kg_file_is_regular(path.text)) /* else said where the run is looked at */
+        kg_file_is_regular(path.text)) /* else run_dir.c reports this as an error */
         KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
     KG_TRY_GOTO(out, pin_names(config, before, err));
     KG_TRY_GOTO(out, kg_init_pin(config, resume, err));

@@ -25,13 +25,13 @@ static size_t n_prompts(const struct kg_run_inputs *in)
     return in->answers.n > 0 ? in->answers.n : in->train.n;
 }
 
-/* Steps that the run is to make, those of the stage before left out. */
+/* Steps of this run, without those of init.from. */
 static int64_t own_steps(const struct kg_run_inputs *in)
 {
     return in->recipe.train.steps - in->init.step;
 }
 
-/* Each of several files: its share of the prompts, and how often that goes through it. */
+/* For each of several files: its share of the prompts, and its epochs in the run. */
 static kg_status file_lines(struct kg_str *out, const struct kg_run_inputs *in,
                             struct kg_err *err)
 {
@@ -53,7 +53,7 @@ static kg_status file_lines(struct kg_str *out, const struct kg_run_inputs *in,
     return KG_OK;
 }
 
-/* What it begins with, and on what. */
+/* What the run starts from, its task, and SFT. */
 static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
                              struct kg_err *err)
 {
@@ -81,7 +81,7 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
     return kg_str_putc(out, '\n', err);
 }
 
-/* What answers to a prompt share: all of it. */
+/* The completions of a prompt share all of it. */
 static kg_status shared_line(struct kg_str *out, const struct kg_run_inputs *in,
                              struct kg_err *err)
 {
@@ -137,7 +137,7 @@ static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
     return kg_str_putc(out, '\n', err);
 }
 
-/* What a validation is: the problems of each file, and the answers to them. */
+/* The problems of each validation file, and the number of completions. */
 static kg_status validation_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                   struct kg_err *err)
 {
@@ -175,7 +175,7 @@ static kg_status put_parts(struct kg_str *out, const struct kg_task_rewards *r,
     return KG_OK;
 }
 
-/* A grader of the user's is tried on one record: what fails, fails here. */
+/* Tries an external grader on one record, so that its errors occur here. */
 static kg_status grader_lines(struct kg_str *out, const struct kg_run_inputs *in,
                               struct kg_err *err)
 {
@@ -233,8 +233,7 @@ static kg_status prompt_lines(struct kg_str *out, const struct kg_run_inputs *in
     return KG_OK;
 }
 
-/* The first sequence of the warm start: what stands before the model's first token, and
- * the rest. */
+/* The first sequence of SFT: what precedes the model's first token, and the rest. */
 static kg_status sequence_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                 struct kg_err *err)
 {
@@ -293,7 +292,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
     return kg_plan_search(out, &o->env_opts, err);
 }
 
-/* What is sampled beyond the answers that are learned from. */
+/* Samples beyond those that are learned from. */
 static kg_status sampling_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                 struct kg_err *err)
 {
@@ -329,7 +328,7 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run_inputs 
                          kg_algo_clamps(&in->algo));
 }
 
-/* As so many ranks, of which ranks.rollout do not train.   plan: of the run */
+/* For this many ranks, of which ranks.rollout do not train.   plan: borrows run */
 static kg_status plan_ranks(struct kg_memory_plan *plan, const struct kg_run *run,
                             int ranks, struct kg_err *err)
 {
@@ -364,7 +363,7 @@ static kg_status disk_lines(struct kg_str *out, const struct kg_run_inputs *in,
                          gb(one), gb(one * (uint64_t)(keep + 1)), (long long)keep);
 }
 
-/* The checkpoint that a resumed run goes on from, read as it will be. */
+/* Reads the checkpoint from which a resumed run continues, as that run does. */
 static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
@@ -430,7 +429,7 @@ static kg_status check_planned_device(const struct kg_recipe *r, bool device,
 
 enum { MOST_RANKS = 256 };
 
-/* One for each rank at least, where they need so many. */
+/* train.lanes, but at least one per rank, unless gradients are sharded. */
 static int lanes_for(const struct kg_run *run, int n)
 {
     int lanes = run->in.recipe.train.lanes;
@@ -438,7 +437,7 @@ static int lanes_for(const struct kg_run *run, int n)
     return lanes > n || kg_run_divides_gradients(&run->in) ? lanes : n;
 }
 
-/* What one of n ranks takes of its device. */
+/* Device memory of one of n ranks. */
 static uint64_t device_bytes_of(const struct kg_run *run, int n)
 {
     struct kg_memory_plan plan;
@@ -450,7 +449,7 @@ static uint64_t device_bytes_of(const struct kg_run *run, int n)
     return m.sum.there;
 }
 
-/* How many ranks, each with a device, the run fits. */
+/* The number of ranks, each with a device, on which the run fits. */
 static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {

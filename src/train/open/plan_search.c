@@ -35,7 +35,7 @@ static kg_status put_index(struct kg_str *out, const struct kg_env_opts *o,
     struct kg_index_info info;
     struct kg_search_size size;
 
-    if (!o->how.backend) /* beside the model it is once, and the run has opened it */
+    if (!o->how.backend) /* else the run has opened it on the model's device */
         KG_TRY(kg_index_ask(index, &o->how, err));
     kg_index_info(&info, index);
     kg_search_size(&size, info.passages, info.dim);

@@ -1,4 +1,4 @@
-/* Opens and closes a run: from recipe to objects.
+/* Opens a run: from recipe to objects.
  *
  * All refusals of a recipe are here, before anything is written; --dry-run stops here.
  * Keys are checked against each other before the model is opened, and against the model
@@ -46,7 +46,7 @@ static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
 
 /* ---- a plan ---- */
 
-/* As open_all, of shapes alone: prompts of so many tokens. */
+/* open_all with shapes only.   prompt: tokens of the longest prompt */
 static kg_status outline_all(struct kg_run *run, const struct kg_model_config *config,
                              const struct kg_model_opts *opts, size_t prompt,
                              struct kg_err *err)
@@ -94,10 +94,10 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- opening ---- */
 
-/* Before anything large is taken: whether the device has room for answers to the shortest
- * prompts. */
+/* Before anything large is allocated: whether the device has room for completions of the
+ * shortest prompts. */
 static kg_status check_device(struct kg_run_work *work, const struct kg_run_inputs *in,
                               const struct kg_model_config *config,
                               const struct kg_model_opts *opts, struct kg_err *err)
@@ -106,7 +106,7 @@ static kg_status check_device(struct kg_run_work *work, const struct kg_run_inpu
     struct kg_run run = {.in = *in};
     kg_status status;
 
-    run.in.lora = NULL; /* it is in's */
+    run.in.lora = NULL; /* in owns it */
     if (!be->memory)
         return KG_OK;
     KG_TRY(be->memory(&work->device_total, &work->device_free, err));

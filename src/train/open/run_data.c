@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a list of files says of one of them ---- */
+/* ---- lists of files ---- */
 
 /* A list of data files. */
 struct source {
@@ -29,7 +29,7 @@ struct source {
     size_t limit;                 /* prompts used of each file; 0: all */
 };
 
-/* The template of file i; {prompt} alone is the prompt as it is. */
+/* The template of file i; "{prompt}" alone leaves the prompt unchanged. */
 static const char *file_template(const struct kg_run_inputs *in,
                                  const struct source *from, size_t i)
 {
@@ -39,8 +39,8 @@ static const char *file_template(const struct kg_run_inputs *in,
     return strcmp(text, "{prompt}") == 0 ? "" : text;
 }
 
-/* Only so many files have a place among the parts; a list beside a list of files has an
- * item for each of them, or none. */
+/* Checks the number of files, each of which is a part (KG_EPOCHS_PARTS), and that a list
+ * with items for files has one for each, or none. */
 static kg_status check_list(const char *key, size_t n, const char *files, size_t expected,
                             struct kg_err *err)
 {
@@ -71,7 +71,7 @@ static kg_status read_weight(uint32_t *weight, const char *text, struct kg_err *
     return KG_OK;
 }
 
-/* The weights of parts; 0 each where none are given. */
+/* Reads the weights of parts; without data.weights they stay 0. */
 static kg_status read_weights(struct kg_run_inputs *in, struct kg_err *err)
 {
     struct kg_opt_list weights = in->recipe.data.weights;
@@ -131,8 +131,8 @@ static bool is_shared(struct kg_opt_list files, const char *path, int n)
     return false;
 }
 
-/* The shortest end of the path that no other file of the list has: its name, and as many
- * folders before it as that takes. */
+/* The shortest end of the path that no other file of the list has: the file's name, and
+ * as many folders before it as needed. */
 static const char *name_of(struct kg_opt_list files, const char *path)
 {
     int n = 1;
@@ -142,7 +142,7 @@ static const char *name_of(struct kg_opt_list files, const char *path)
     return tail(path, n);
 }
 
-/* Of several files, records without a data_source are told apart by their file. */
+/* With several files, records without a data_source get the name of their file. */
 static kg_status name_sources(struct kg_dataset *d, const char *base, struct kg_err *err)
 {
     for (size_t i = 0; i < d->n; i++) {
@@ -158,7 +158,7 @@ static kg_status name_sources(struct kg_dataset *d, const char *base, struct kg_
     return KG_OK;
 }
 
-/* The problems of one file, or with path NULL of the generator. */
+/* Loads the problems of a file, or with path NULL of the generator. */
 static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
                            const struct kg_run_inputs *in,
                            const struct kg_task_opts *task_opts, const char *path,
@@ -185,7 +185,7 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
     return KG_OK;
 }
 
-/* File i of a list after what p and d hold already. */
+/* Adds file i of a list to p and d. */
 static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
                           const struct kg_run_inputs *in, const struct source *from,
                           size_t i, struct kg_task_opts opts, struct kg_err *err)
@@ -209,7 +209,7 @@ out:
     return status;
 }
 
-/* All files of a list, or the generator's problems where there is none. */
+/* Loads all files of a list, or the generator's problems if there is no list. */
 static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d,
                            struct kg_run_inputs *in, const struct source *from,
                            const struct kg_task_opts *opts, struct kg_err *err)
@@ -230,14 +230,14 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d,
     return KG_OK;
 }
 
-/* Supervised training on a file of its own, and nothing else. */
+/* Whether the run is only SFT on sft.data. */
 static bool is_sft_alone(const struct kg_recipe *r)
 {
     return r->train.steps == 0 && *r->sft.data;
 }
 
-/* Whether training problems are read: where answers are, or a file of supervised training
- * alone, they need not be. */
+/* Whether training problems are read. With rollout.data, or with SFT on sft.data only,
+ * they are optional. */
 static bool has_problems(const struct kg_run_inputs *in)
 {
     const struct kg_recipe *r = &in->recipe;
@@ -261,11 +261,11 @@ static kg_status load_lists(struct kg_run_inputs *in, struct kg_err *err)
     held_out.held_out = true;
     held_out.count = r->task.val_count;
     if (r->data.val.n == 0 && !in->task->levels)
-        return KG_OK; /* no validation set: none is made up */
+        return KG_OK; /* no validation set */
     return load_list(&in->val, &in->val_data, in, &val, &held_out, err);
 }
 
-/* The same where records are left out by name: a name that none has is a mistake. */
+/* load_lists with task.exclude: a name that no record has is an error. */
 static kg_status load_without(struct kg_run_inputs *in, struct kg_err *err)
 {
     struct kg_task_opts *opts = &in->task_opts;
@@ -283,8 +283,8 @@ static kg_status load_without(struct kg_run_inputs *in, struct kg_err *err)
     return status;
 }
 
-/* A model's own chat template is looked for where files are read, whose prompts may be
- * messages, and where it is needed. */
+/* The model's own chat template is loaded if prompts may be messages, which only files
+ * have, or if a key needs it. */
 kg_status kg_run_choose_prompt(struct kg_chat_template **t, struct kg_prompt_opts *how,
                                const struct kg_recipe *r, const char *model_dir,
                                struct kg_err *err)
@@ -337,7 +337,7 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     return kg_sources_check(&run->in.val, "data.val", err);
 }
 
-enum { LOG_BYTES = 1500 }; /* of a prompt that is shown in the log */
+enum { LOG_BYTES = 1500 }; /* bytes of a prompt in the log */
 
 static kg_status log_prompt(const struct kg_run_inputs *in, const struct kg_prompts *p,
                             const char *what, struct kg_err *err)
@@ -359,7 +359,7 @@ kg_status kg_run_data_log(const struct kg_run_inputs *in, struct kg_err *err)
     return log_prompt(in, &in->val, "validation", err);
 }
 
-/* ---- warm start ---- */
+/* ---- SFT ---- */
 
 static struct kg_sft_opts sft_opts(const struct kg_run_inputs *in,
                                    const struct kg_run_state *state)
@@ -391,8 +391,7 @@ static kg_status load_generated(struct kg_run_inputs *in, const struct kg_sft_op
     return status;
 }
 
-/* Where the sequences of the warm start come from: a file of their own, or the task's
- * worked solutions. */
+/* Sequences of SFT come from sft.data, or else from the task's worked solutions. */
 static kg_status load_sft(struct kg_run_inputs *in, const struct kg_run_state *state,
                           struct kg_err *err)
 {

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Tokens appended since the last call are of this source. */
+/* Sets the source of the tokens from `from` on. */
 static kg_status tag(struct kg_sft_set *set, size_t from, enum kg_source source,
                      struct kg_err *err)
 {
@@ -66,8 +66,8 @@ static bool ends_with_model(const struct kg_sft_record *r)
     return r->n > 0 && r->pieces[r->n - 1].source == KG_SOURCE_MODEL;
 }
 
-/* A sequence that ends with the model ends with the end token; its first token has
- * nothing to be predicted from. */
+/* A sequence that ends with the model's text gets an end token. Its first token is not
+ * learned, because nothing precedes it. */
 static kg_status close_sequence(struct kg_sft_set *set, size_t first, bool model,
                                 int32_t eos, struct kg_err *err)
 {

@@ -41,7 +41,7 @@ kg_status kg_sft_record_add(struct kg_sft_record *r, enum kg_source source, bool
     return KG_OK;
 }
 
-/* Parquet, and who writes every key, have null, "" or [] for nothing. */
+/* Parquet, and writers that give every key, have null, "" or [] for nothing. */
 static bool says_something(const struct kg_json *value)
 {
     size_t n = 0;
@@ -52,7 +52,7 @@ static bool says_something(const struct kg_json *value)
            !(kg_json_type(value) == KG_JSON_ARRAY && kg_json_size(value) == 0);
 }
 
-/* The first that says something, else one that is empty, else NULL. */
+/* The first text that is not empty, else an empty one, else NULL. */
 static const char *first_text(const struct kg_json *object, const char *const *keys,
                               size_t *n)
 {
@@ -78,8 +78,8 @@ static bool has_turns(const struct kg_json *object, const char *key)
 
 /* ---- prompts ---- */
 
-/* Alpaca's question: the instruction, and on the next line its input, if it has one.
- * text: owns what from then borrows */
+/* Alpaca's prompt: the instruction and, if there is one, its input on the next line.
+ * text: owns what from borrows afterwards */
 static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *from,
                                  const struct kg_json *object, struct kg_err *err)
 {
@@ -107,7 +107,7 @@ static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *f
     return KG_OK;
 }
 
-/* *found: there is one; it may be empty text. */
+/* *found: there is a prompt, possibly an empty one. */
 static kg_status add_prompt(struct kg_sft_record *r, bool *found,
                             const struct kg_json *object,
                             const struct kg_sft_reading *how, struct kg_err *err)
@@ -174,12 +174,12 @@ static kg_status add_segments(struct kg_sft_record *r, const struct kg_json *seg
 struct talk {
     const struct kg_json *object;
     const struct kg_sft_reading *how;
-    bool checked;               /* the whole conversation was rendered, and is in it */
-    struct kg_str before, with; /* the text up to a turn, and with it */
-    size_t done;                /* bytes that are pieces of the record */
+    bool checked;               /* the whole conversation was rendered, so it is valid */
+    struct kg_str before, with; /* the text before a turn, and with it */
+    size_t done;                /* bytes that are in pieces of the record already */
 };
 
-/* The first n messages as the template writes them.   replaces out */
+/* Renders the first n messages by the template.   replaces out */
 static kg_status render(struct kg_str *out, const struct talk *t, size_t n, bool generate,
                         struct kg_err *err)
 {
@@ -193,8 +193,8 @@ static kg_status render(struct kg_str *out, const struct talk *t, size_t n, bool
     return kg_prompt_put_turns(out, &talk, t->how->prompt, err);
 }
 
-/* How much of a turn the model wrote: up to and with the last end token, else all of it.
- * What follows (a line break, in most templates) is written before the next turn. */
+/* Bytes of a turn that the model wrote: up to its last end token, else all. What follows
+ * (in most templates a line break) belongs to the text before the next turn. */
 static size_t own_part(const char *turn, size_t n, const char *end)
 {
     size_t m = strlen(end);
@@ -205,7 +205,7 @@ static size_t own_part(const char *turn, size_t n, const char *end)
     return n;
 }
 
-/* Message i, of the assistant: what stands before it and was not read, then the turn. */
+/* Adds the text before message i that is not yet added, then i, an assistant's turn. */
 static kg_status add_turn(struct kg_sft_record *r, struct talk *t, size_t i,
                           struct kg_err *err)
 {
@@ -257,7 +257,7 @@ static kg_status add_messages(struct kg_sft_record *r, const struct kg_json *obj
 
 /* ---- ShareGPT ---- */
 
-/* Who speaks, in the words of chat templates; NULL: unknown. */
+/* The role's name in chat templates; NULL: unknown. */
 static const char *role_of(const char *from)
 {
     static const char *const roles[][2] = {

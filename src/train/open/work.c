@@ -13,7 +13,7 @@ kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err)
     struct kg_run_work *w = &run->work;
 
     if (w->ahead.trainers > 0 && !w->ahead.samples)
-        return KG_OK; /* others sample */
+        return KG_OK; /* rollout ranks sample */
     return kg_rollout_create(&w->engine, kg_run_sampler(&run->state), run->in.tok,
                              &w->engine_opts, err);
 }
