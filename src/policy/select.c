@@ -133,8 +133,8 @@ static int64_t leading_away(struct ranked *out, const struct kg_policy_batch *b)
     return n;
 }
 
-/* r: descending. cut: clips, not removes.   returns how many of the first are over
- * budget */
+/* r: descending. cut: tokens over the budget are clipped, else removed.   returns how
+ * many tokens, from the first on, are over the budget */
 static int64_t over_budget(const struct ranked *r, int64_t n, double budget, bool cut)
 {
     double sum = 0;

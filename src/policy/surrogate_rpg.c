@@ -12,8 +12,8 @@
 
 /* Regularised advantage and its derivative with respect to log r. Algorithm 1 lets the
  * gradient flow through it, which adds beta r grad log p: 0 on average under the old
- * policy, but not for a sample. Detached, a sample's gradient is the weight of the exact
- * policy gradient. */
+ * policy, but not for a sample. With algo.rpg_detach, a sample's weight of grad log p is
+ * that of the exact policy gradient. */
 static double regularised(double *slope, double advantage, double x, int kind,
                           const struct kg_algo *algo)
 {

@@ -256,7 +256,7 @@ static bool stands(struct kg_run *run)
     return !midway;
 }
 
-/* If a rank was lost, the run ends with that error; errors that repeat it are no news. */
+/* Whether an error says more than the loss of a rank, with which the run ends anyway. */
 static bool is_news(const struct kg_ranks *ranks, const struct kg_err *err)
 {
     return !ranks->lost || !strstr(err->message, ranks->broken.message);
@@ -359,8 +359,8 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     return stop ? KG_OK : kg_run_validate(run, err);
 }
 
-/* Fails if every step of this run was skipped: it learned nothing. Steps before init.from
- * was taken over do not count. */
+/* Fails if every step of this run was skipped: it learned nothing. Steps of the run in
+ * init.from do not count. */
 static kg_status must_have_trained(const struct kg_run_state *state,
                                    const struct kg_run_log *log, struct kg_err *err)
 {
@@ -445,7 +445,7 @@ static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* Repeats a validation that failed, or was prevented by a stop, after its step was
+/* Repeats a validation that failed, or that a stop prevented, after its step was
  * saved. */
 static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
 {
@@ -477,7 +477,7 @@ static void say_done(const struct kg_run *run)
             run->log.dir, (long long)run->state.count.step, steps);
 }
 
-/* Also if the run ends by an error, all ranks finish the checkpoint being written. */
+/* All ranks finish a checkpoint in progress, even if the run ends by an error. */
 static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err *err)
 {
     struct kg_ranks *ranks = run->work.ranks;
@@ -493,8 +493,7 @@ static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err 
     return status;
 }
 
-/* Creates or checks the run directory (the first rank writes it); loads the
- * checkpoint. */
+/* Creates or checks the run directory, on the first rank, and loads the checkpoint. */
 static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err *err)
 {
     bool found = false;
@@ -622,7 +621,7 @@ static kg_status check_keys(struct kg_ranks *ranks, const struct kg_config *conf
     return status;
 }
 
-/* Checks that names resolved alike, and that data and model files are equal. */
+/* Checks that names resolved alike on all ranks, and that their files are equal. */
 static kg_status check_files(struct kg_ranks *ranks, const struct kg_config *config,
                              struct kg_err *err)
 {

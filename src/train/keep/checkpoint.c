@@ -477,7 +477,7 @@ static kg_status prepare_together(struct kg_saving *s, struct kg_run *run,
     return kg_ranks_agree(s->ranks, status, "checkpoint", err);
 }
 
-/* Renames it, and removes the oldest checkpoints if there are more than s->keep. */
+/* Renames the checkpoint, moves `latest`, and removes the oldest beyond s->keep. */
 static kg_status place(struct kg_saving *s, struct kg_err *err)
 {
     KG_TRY(kg_file_rename_dir(s->temporary.text, kg_path_in(s->root.text, s->name).text,
@@ -557,7 +557,7 @@ static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
     return gather_hashes(m, s->ranks, err);
 }
 
-/* The first rank writes the manifest and renames; all ranks learn s->placed. */
+/* The first rank writes the manifest and calls place; all ranks learn s->placed. */
 static kg_status place_for_all(struct kg_saving *s, const struct kg_manifest *m,
                                struct kg_err *err)
 {
@@ -602,7 +602,7 @@ static kg_status note_saved(struct kg_run *run, const char *name)
     return KG_OK;
 }
 
-/* Finishes a written checkpoint: its hashes on several ranks, its name, its error. */
+/* Completes a written checkpoint, notes its name and returns the writer's error. */
 static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *err)
 {
     if (s->ranks) {

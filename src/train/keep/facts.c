@@ -85,7 +85,7 @@ static const char *text_of(const struct kg_json *entry, const char *name)
     return text ? text : "";
 }
 
-/* Appends differences in the facts of `names` that are not in `but`. */
+/* Appends differences between two entries, for facts in `names` that are not in `but`. */
 static kg_status put_differences(struct kg_str *diff, const struct kg_json *names,
                                  const struct kg_json *but, const struct kg_json *before,
                                  const struct kg_json *now, struct kg_err *err)

@@ -27,8 +27,8 @@ static kg_status put_list(struct kg_str *out, struct kg_opt_list files, const ch
     return KG_OK;
 }
 
-/* Sources of the model, and of what else init.from gives. A run with its own checkpoint
- * reads nothing else of init.from. */
+/* Files of init.from and of the model. A run that has a checkpoint of its own no longer
+ * reads init.from. */
 static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                             const struct kg_init *init, struct kg_err *err)
 {
@@ -42,8 +42,8 @@ static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                                kg_init_model_dir(init, r).text, err);
 }
 
-/* For keys that may name no file. A search index is an input, because results depend on
- * its content; a server cannot be compared. */
+/* For keys that may hold a word or an address. An index file is an input, because results
+ * depend on its content; a server's content cannot be compared. */
 static kg_status put_if_file(struct kg_str *out, const char *key, const char *path,
                              struct kg_err *err)
 {

@@ -41,7 +41,7 @@ out:
     return status;
 }
 
-/* Number of keys of config.yaml: that are set, to write it, or given, when it is read. */
+/* Counts keys of config.yaml: those that are set when written, or given when read. */
 static int64_t count_keys(const struct kg_config *c,
                           bool (*has)(const struct kg_config *, const char *))
 {

@@ -37,7 +37,8 @@ static int64_t tokens_due(const struct kg_begun *g, size_t i)
     return due < g->max_tokens ? due : g->max_tokens;
 }
 
-/* Whether completion i pauses for its tool in this version. The last version waits. */
+/* Whether this version skips completion i because its tool call is pending. The last
+ * version waits for the tool instead. */
 static bool rests(const struct kg_begun *g, size_t i)
 {
     return g->trajs[i].episode.asked > 1 && versions_left(g, i) > 0;

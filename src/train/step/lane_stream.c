@@ -126,7 +126,8 @@ static struct kg_slab_stretch in_bucket(const struct stream *s, struct kg_cut c,
 
 /* ---- memory ---- */
 
-/* A slot for each level that earlier lanes fill, and one for the unfinished lane. */
+/* A slot per level that lanes before the last can fill, and one for the unfinished
+ * lane. */
 static int slots(int lanes) { return kg_tree_room(lanes - 1) + 1; }
 
 struct sizes {
@@ -285,7 +286,8 @@ static bool at_bucket(int *i, const struct stream *s, int rank, int tick)
     return *i >= 0 && *i < s->buckets->n;
 }
 
-/* Whether a rank computes bucket i at this tick for the next rank; deals: for stripes. */
+/* Whether the rank computes bucket *i at this tick, and the next rank then adds to it
+ * (passes_on) or it is dealt out in stripes (deals). */
 static bool passes_on(int *i, const struct stream *s, int rank, int tick)
 {
     return at_bucket(i, s, rank, tick) && follows(s, rank + 1);
@@ -327,7 +329,7 @@ static void land(struct landing *l, struct stream *s, const struct pack *p, int 
         l->level[l->n] = l->n;
 }
 
-/* n received elements at `from` of the room, in host memory. */
+/* *came: the n received elements at `from` of the room, in host memory. */
 static kg_status show(struct kg_vec *came, struct stream *s, int64_t from, int64_t n,
                       struct kg_err *err)
 {
@@ -466,7 +468,7 @@ static kg_status fetch(struct stream *s, int i, struct kg_err *err)
     return exchange(s, err);
 }
 
-/* The initial value of a bucket that no rank passes on: an unfinished lane's, or 0. */
+/* Initialises this tick's bucket if no rank passed it on: the unfinished lane's, or 0. */
 static kg_status begin_bucket(struct stream *s, int tick, struct kg_err *err)
 {
     const int me = s->ranks->me;

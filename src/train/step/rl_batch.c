@@ -306,8 +306,7 @@ out:
     return status;
 }
 
-/* Whether there are anchor rows. An exact KL reads the anchor in micro-batches
- * instead. */
+/* Whether there are anchor rows. An exact KL reads the anchor in micro-batches. */
 static bool has_anchor_rows(const struct kg_algo *algo)
 {
     return kg_algo_needs(algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);

@@ -435,9 +435,9 @@ static double product_elements(const struct kg_model *m)
 }
 
 /* Useful work: 2 FLOPs per parameter and token. The engine's tokens count once. The batch
- * counts once for the forward, twice more for the backward if there was an update, once
- * each for a selection and for train.router_aux, and once per pass before the update, of
- * anchor (an exact KL, too) or policy. Shared prefixes count once. */
+ * counts once for the forward, twice more for the backward if there was an update, and
+ * once each for a selection, for train.router_aux, and for every pass of the policy or
+ * the anchor (an exact KL counts as one). Shared prefixes count once. */
 static double step_flops(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
@@ -632,7 +632,7 @@ out:
     return status;
 }
 
-/* All lines of a file name the same numbers of graders. */
+/* The numbers that graders returned: all lines of a file have the same fields. */
 static uint32_t named_in(const struct kg_rl_batch *b)
 {
     uint32_t named = 0;

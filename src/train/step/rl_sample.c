@@ -333,7 +333,7 @@ static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 
-/* Bit set of the rewards with a weight that at least one of the n samples has. */
+/* Bit set of rewards that have a weight, and a value in at least one of n samples. */
 static uint32_t rewards_of(const struct kg_traj *t, size_t n,
                            const struct kg_task_rewards *r)
 {
@@ -429,8 +429,8 @@ static void count_group(struct kg_rl_dynamic *d, const struct generation *g, siz
     d->all_wrong += judged > 0 && correct == 0;
 }
 
-/* The first mixed groups of the step are learned from. The others stay in the batch for
- * their KL, or are set aside. */
+/* Mixed groups are learned from until there are `wanted`. The other groups stay in the
+ * batch for their KL, or are set aside. */
 static void sort_groups(struct kg_rl_batch *b, struct generation *g,
                         const struct kg_run_inputs *in, size_t wanted)
 {

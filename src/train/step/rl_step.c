@@ -27,7 +27,7 @@ struct update {
     struct kg_run_work *work;
     struct kg_rl_batch *b;
     size_t first, last;
-    uint64_t number; /* of the update in the run, including idle updates */
+    uint64_t number; /* index of the update in the run, counting idle ones */
     struct kg_rl_totals *totals;
     bool balanced;         /* train.router_aux has its coefficients for this update */
     double router;         /* router_aux loss of the micro-batch, until in its terms */
@@ -129,7 +129,8 @@ static void measure_shared(struct update *u)
     }
 }
 
-/* Length 0: no token has a loss term. The first decides: all weigh the same. */
+/* Lengths of the completions; 0: no token has a loss term. All tokens of a completion
+ * have the same weights, so its first token decides. */
 static void measure(struct update *u)
 {
     const struct kg_rl_batch *b = u->b;

@@ -42,7 +42,7 @@ static kg_status draw_batch(struct batch *b, const struct kg_run_inputs *in, int
     return KG_OK;
 }
 
-/* Sequence s. Tokens before its first learned one may be shared (most). */
+/* Sequence s. most: its tokens before the first learned one, which may be shared. */
 static struct kg_rows_seq seq_of(const struct kg_sft_set *set, size_t s)
 {
     const uint8_t *source = set->source + set->begin[s];
