@@ -175,7 +175,7 @@ struct kg_saving {
 
     int threads; /* of the writer */
     pthread_t thread;
-    bool written; /* already, without a thread */
+    bool written; /* write_all has run, without a thread */
     bool placed;  /* it has its name, even if something failed later */
     kg_status status;
     struct kg_err err;
@@ -420,7 +420,7 @@ static void name_of(char name[KG_CHECKPOINT_NAME], const struct kg_run *run)
              (long long)(rl ? run->state.count.step : run->state.count.sft_step));
 }
 
-/* By the writer of the folder: checks for space, syncs the log and notes its length. */
+/* On the rank that writes the folder: checks space, syncs the log, notes its length. */
 static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
                                 struct kg_err *err)
 {
@@ -795,7 +795,7 @@ static kg_status name_whole(const char *root, const char *name, struct kg_err *e
                    err->message, whole, name, root);
 }
 
-/* The writer of the folder finds the newest checkpoint, and all ranks take that. */
+/* The rank that writes the folder finds the newest checkpoint and shares its name. */
 static kg_status newest_for_all(char name[KG_CHECKPOINT_NAME], const struct kg_run *run,
                                 struct kg_err *err)
 {

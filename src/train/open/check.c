@@ -195,7 +195,7 @@ kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state
 
 static int64_t larger(size_t a, size_t b) { return (int64_t)(a > b ? a : b); }
 
-/* Most tokens of a completion, over all its contexts: they are in one micro-batch. */
+/* Maximum tokens of a completion over all its contexts, which share one micro-batch. */
 static size_t widest_answer(const struct kg_run_inputs *in)
 {
     if (!by_windows(in))

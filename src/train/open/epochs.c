@@ -34,7 +34,7 @@ kg_status kg_epochs_take(uint32_t *index, size_t n, uint64_t first, size_t n_exa
 
 /* ---- weighted parts ---- */
 
-/* The last round and epochs that were drawn, for positions that follow each other. */
+/* The round and epochs that were drawn last, reused for consecutive positions. */
 struct mix {
     const struct kg_epochs_part *parts;
     size_t n_parts;

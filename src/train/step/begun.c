@@ -29,7 +29,7 @@ static int64_t versions_left(const struct kg_begun *g, size_t i)
     return (int64_t)(i / (g->n / (size_t)(g->steps + 1)));
 }
 
-/* Most tokens that completion i has after this version. */
+/* Maximum number of tokens of completion i after this version. */
 static int64_t tokens_due(const struct kg_begun *g, size_t i)
 {
     int64_t due = (g->steps - versions_left(g, i) + 1) * g->slice;
@@ -44,7 +44,7 @@ static bool rests(const struct kg_begun *g, size_t i)
     return g->trajs[i].episode.asked > 1 && versions_left(g, i) > 0;
 }
 
-/* ---- keys that it excludes ---- */
+/* ---- keys that begun completions exclude ---- */
 
 static kg_status refuse(const char *key, const char *found, const char *why,
                         struct kg_err *err)
@@ -55,7 +55,7 @@ static kg_status refuse(const char *key, const char *found, const char *why,
                    key, found, why);
 }
 
-/* Passes with the sampler's weights, of which a completion has several versions. */
+/* Refuses passes with the sampler's weights, since a completion has several versions. */
 static kg_status check_passes(const struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_algo *a = &in->algo;

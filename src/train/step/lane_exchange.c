@@ -52,10 +52,10 @@ struct exchange {
     const struct kg_backend *adds; /* adds the blocks */
     struct cover *covers;          /* (ranks) owned, as all arrays below */
     int n_blocks;                  /* blocks that need a slot in `came` */
-    int64_t piece;                 /* most elements of a rank's part of a piece */
+    int64_t piece;                 /* maximum elements of a rank's part of a piece */
     int ahead;
     /* (ahead, n_blocks, piece) received blocks, page-locked as `room` is; direct: on the
-     * device; NULL: if lends */
+     * device; lends: NULL */
     float *came;
     float *room; /* (ranks, piece) host copies; NULL: host memory, or direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
@@ -407,7 +407,7 @@ uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int
                                 int ranks, bool direct)
 {
     const bool sees = backend->host_memory || direct;
-    uint64_t blocks = sees ? 0 : (uint64_t)ranks; /* struct exchange.room */
+    uint64_t blocks = sees ? 0 : (uint64_t)ranks; /* for struct exchange.room */
 
     if (ranks < 2)
         return 0;

@@ -36,7 +36,7 @@ static kg_status take_spare(struct kg_slab *out, struct kg_lane_sum *s,
     return KG_OK;
 }
 
-/* Most slabs in use at once: the finished blocks, and the levels of the current block. */
+/* Maximum slabs in use at once: the finished blocks, and the current block's levels. */
 static int slabs_of(struct kg_share s)
 {
     int levels[2 * KG_TREE_LEVELS], most = 0;

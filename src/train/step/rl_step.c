@@ -31,7 +31,7 @@ struct update {
     struct kg_rl_totals *totals;
     bool balanced;         /* train.router_aux has its coefficients for this update */
     double router;         /* router_aux loss of the micro-batch, until in its terms */
-    int64_t saved;         /* tokens saved by sharing in the micro-batch, until then */
+    int64_t saved;         /* tokens saved by shared prefixes, until in its terms */
     struct kg_str said;    /* owned: one struct kg_rl_terms per piece, in order */
     struct kg_block block; /* owned: holds the arrays below */
     size_t *list;          /* (last - first) the trajectories to compute */
