@@ -22,23 +22,23 @@
 enum { POLL_MS = 200, MOST_EMPTY_POLLS = 1000, STOP_AFTER_S = 1 };
 enum { MOST_ASKED = 1 << 24, FORGET_AFTER = 256 /* runs */ };
 
-/* A call whose episode is paused. */
+/* A tool call whose episode is paused. */
 struct asked {
     uint64_t text;    /* hash of the episode's problem and tokens up to the call */
     uint64_t episode; /* its number for the environment */
-    int64_t now;      /* in the present run: the episode that waits for it; -1: none */
+    int64_t now;      /* index of the episode in this run that waits for it; -1: none */
     bool there, failed;
-    struct kg_str observation; /* owned */
+    struct kg_str observation; /* owned; if `there`, complete */
 };
 
 struct kg_episodes {
     struct kg_episode_opts opts;
     const struct kg_tokenizer *tok; /* borrowed */
     void *state;                    /* of the environment */
-    uint64_t run;                   /* number of the present one */
+    uint64_t run;                   /* number of the current run */
     struct asked *asked;            /* (n_asked) owned */
     size_t n_asked, asked_capacity;
-    struct kg_str text; /* of the turn at hand, as the next three */
+    struct kg_str text; /* scratch for one turn, as the next three */
     struct kg_str observation;
     struct kg_str valid; /* UTF-8 */
     struct kg_ids ids;
@@ -46,13 +46,13 @@ struct kg_episodes {
 
 struct episode {
     const struct kg_record *record;
-    size_t prompt_n; /* of the episode, which the text of a paused one goes beyond */
-    size_t begin;    /* first token of the present turn */
-    size_t from;     /* first token that is drawn since the last observation */
+    size_t prompt_n; /* the episode's; to continue one, a request has more tokens */
+    size_t begin;    /* first token of the current turn */
+    size_t from;     /* first token that is not yet subtracted from quota */
     int32_t quota;   /* tokens that it may draw before it pauses */
     int32_t tool_steps;
     bool waits; /* for the environment */
-    bool asked; /* paused after a call, and its text is not computed again yet */
+    bool asked; /* was paused after a call, and its text is not computed yet */
 };
 
 /* One call of kg_episodes_run. */
@@ -65,7 +65,7 @@ struct run {
     size_t n;
     size_t n_waiting;
     size_t n_heard; /* observations delivered */
-    double moved;   /* when something decoded or was delivered last */
+    double moved;   /* time of the last token or observation */
     double *seconds_idle;
 };
 
@@ -153,7 +153,7 @@ void kg_episode_opts_fit(struct kg_rollout_opts *opts, const struct kg_episode_o
     opts->max_open = e->open > 0 ? e->open : 2 * opts->max_batch;
     if (opts->max_open < opts->max_batch)
         opts->max_open = opts->max_batch;
-    /* one more: a prompt is copied where its keys will be overwritten */
+    /* one more, for copies of prompt blocks that an episode will overwrite */
     if (opts->kv_tokens == 0 && e->window > 0)
         opts->kv_tokens = kg_rollout_kv_tokens(opts->max_open + 1, stored);
 }
@@ -164,7 +164,7 @@ void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e)
         kg_episode_opts_fit(opts, &e->opts);
 }
 
-/* Tokens of an episode at most, its prompt included. */
+/* Maximum number of tokens of an episode, prompt included. */
 static int32_t longest(const struct kg_episode_opts *o, size_t prompt_n)
 {
     int64_t most = (int64_t)prompt_n + o->answer_tokens;
@@ -214,7 +214,7 @@ static void end_episode(struct run *x, size_t i, bool cut)
     kg_rollout_close(x->r, t);
 }
 
-/* Stops where it is; all that it needs to go on is in its trajectory. */
+/* Stops an episode; its trajectory has all that a later run needs to continue it. */
 static kg_status pause_episode(struct run *x, size_t i)
 {
     struct kg_traj *t = &x->trajs[i];
@@ -227,7 +227,8 @@ static kg_status pause_episode(struct run *x, size_t i)
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Append it and go on, or end where it does not fit. */
+/* Appends an observation and begins the next turn. Ends the episode if it does not fit,
+ * and pauses it if the quota is used up. */
 static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
                          struct kg_err *err)
 {
@@ -260,7 +261,6 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     return pause_episode(x, i);
 }
 
-/* The one that is at hand. */
 static kg_status observe_text(struct run *x, size_t i, struct kg_err *err)
 {
     const struct kg_str *text = &x->e->observation;
@@ -289,7 +289,7 @@ static uint64_t text_of(const struct kg_traj *t)
            (uint64_t)t->prompt_index * 0x9e3779b97f4a7c15u;
 }
 
-/* Samples of a group may have the same text, and then the same call. */
+/* A call after the same text (so the same call) for which no episode waits yet. */
 static struct asked *asked_after(const struct kg_episodes *e, const struct kg_traj *t)
 {
     const uint64_t text = text_of(t);
@@ -306,7 +306,7 @@ static void forget(struct kg_episodes *e, struct asked *a)
     *a = e->asked[--e->n_asked];
 }
 
-/* Calls whose episodes went on elsewhere, or never. */
+/* Forgets calls whose episodes continued in another process, or never. */
 static void forget_old(struct kg_episodes *e)
 {
     for (size_t i = e->n_asked; i-- > 0;) {
@@ -330,7 +330,7 @@ static kg_status pause_for_tool(struct run *x, size_t i, struct kg_err *err)
     return pause_episode(x, i);
 }
 
-/* Until the run that continues its episode. */
+/* Keeps an observation for the run that continues its episode. */
 static kg_status keep(struct asked *a, const struct kg_env_delivery *d,
                       struct kg_err *err)
 {
@@ -351,7 +351,7 @@ static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_
     if (a)
         forget(x->e, a);
     else if (d->episode >> 32 != (x->e->run & UINT32_MAX))
-        return KG_OK; /* of a run that was broken off */
+        return KG_OK; /* from an earlier run that failed */
     if (i >= x->n || !x->episodes[i].waits)
         return kg_fail(err, KG_EINVAL,
                        "environment %s: expected an observation for an episode that "
@@ -370,7 +370,7 @@ static bool is_full(const struct run *x, size_t i)
     return x->trajs[i].n >= (size_t)longest(&x->e->opts, x->episodes[i].prompt_n);
 }
 
-/* Takes what was drawn from the quota.   returns whether the turn is over */
+/* Subtracts the drawn tokens from the quota.   returns whether the turn is over */
 static bool ends_turn(struct run *x, size_t i)
 {
     const struct kg_traj *t = &x->trajs[i];
@@ -418,7 +418,7 @@ static void wait_for_tool(struct run *x, size_t i)
     x->n_waiting++;
 }
 
-/* Reads the turn once more, which is counted already. */
+/* Repeats the call of the last turn, which is already counted. */
 static kg_status ask_again(struct run *x, size_t i, struct kg_err *err)
 {
     struct kg_traj *t = &x->trajs[i];
@@ -433,7 +433,8 @@ static kg_status ask_again(struct run *x, size_t i, struct kg_err *err)
     return result.next == KG_ENV_WAIT ? KG_OK : observe_text(x, i, err);
 }
 
-/* The present weights have computed the text of an episode that paused for its tool. */
+/* An episode that paused for its tool has its text computed by the current weights: it
+ * gets the observation, or waits for it. */
 static kg_status hear_asked(struct run *x, size_t i, struct kg_err *err)
 {
     struct asked *a = asked_after(x->e, &x->trajs[i]);
@@ -489,7 +490,7 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
 
 /* ---- the run ---- */
 
-/* Stop strings of both. */
+/* Adds the environment's stop strings to those of s. */
 static kg_status all_stops(struct kg_sampling *s, const char **stops,
                            const struct kg_env_row *env, struct kg_err *err)
 {
@@ -550,7 +551,7 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
         struct kg_request *q = &x->requests[i];
         const struct episode *ep = &x->episodes[at];
         int32_t most = longest(o, ep->prompt_n), room = most - (int32_t)q->prompt_n;
-        int32_t drawn = (int32_t)(q->prompt_n - ep->begin); /* of its turn */
+        int32_t drawn = (int32_t)(q->prompt_n - ep->begin); /* in its current turn */
 
         if (q->sampling)
             return kg_fail(err, KG_EINVAL,
@@ -585,8 +586,8 @@ static int64_t computed(const struct kg_rollout *r)
     return s->prefill_tokens + s->decode_tokens;
 }
 
-/* A tool that answers lets the run finish what it does. For one that does not a request
- * to stop does not wait. */
+/* While tools reply, a stop signal lets the run finish. If all episodes have waited for
+ * STOP_AFTER_S without a reply, it ends the run. */
 static kg_status give_up_waiting(const struct run *x, struct kg_err *err)
 {
     double waited = kg_clock_seconds() - x->moved;
@@ -599,8 +600,8 @@ static kg_status give_up_waiting(const struct run *x, struct kg_err *err)
                    x->n_waiting, waited, x->e->opts.env->name);
 }
 
-/* Observations that are there; `idle`: nothing can decode, so wait for one.
- * empty: polls in a row that came back early with nothing, while all waited */
+/* Delivers pending observations.   idle: nothing can decode, so wait for one; empty:
+ * consecutive idle polls that returned early without an observation */
 static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
 {
     const struct kg_env_row *env = x->e->opts.env;
@@ -643,7 +644,7 @@ static kg_status run_all(struct run *x, struct kg_err *err)
                              : KG_OK;
 }
 
-/* Episodes of kedge's own turns. */
+/* Plays episodes by the loop of turns of this file. */
 static kg_status run_turns(struct kg_episodes *e, const struct kg_episode_run *own,
                            struct kg_err *err)
 {
@@ -713,7 +714,7 @@ void kg_episode_text_release(struct kg_episode_text *x)
     *x = (struct kg_episode_text){0};
 }
 
-/* The first position after `i` whose source is another. */
+/* The first position after i with another source. */
 static size_t stretch(const struct kg_traj *t, size_t i)
 {
     size_t end = i;
@@ -723,7 +724,7 @@ static size_t stretch(const struct kg_traj *t, size_t i)
     return end;
 }
 
-/* Append tokens first .. end-1; what is not UTF-8 becomes U+FFFD. */
+/* Appends the text of tokens [first, end); invalid UTF-8 becomes U+FFFD. */
 static kg_status put_valid(struct kg_str *out, const struct kg_tokenizer *tok,
                            const struct kg_traj *t, size_t first, size_t end,
                            struct kg_err *err)
@@ -773,7 +774,7 @@ kg_status kg_episode_text_init(struct kg_episode_text *x, const struct kg_tokeni
         return status;
     }
     for (size_t i = 0; i < x->n_spans; at += x->spans[i++].n)
-        x->spans[i].text = kg_str_text(&x->all) + at; /* where it has come to lie */
+        x->spans[i].text = kg_str_text(&x->all) + at; /* `all` does not grow any more */
     return KG_OK;
 }
 

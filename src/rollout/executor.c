@@ -30,10 +30,10 @@
 
 #include <math.h>
 
-/* What one thread needs to compute a part of a batch. */
+/* Buffers of one thread, which computes a part of a batch. */
 struct kg_worker {
     struct kg_rows *rows;              /* owned */
-    double draw_seconds;               /* of its share of a pass */
+    double draw_seconds;               /* for its part of a pass */
     struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
     kg_status status;
     struct kg_err err;
@@ -56,7 +56,7 @@ static const struct kg_column columns[] = {
     {0},
 };
 
-/* Rows of a step of n sequences. */
+/* Number of rows of a step with n sequences, including padding. */
 static int32_t rows_of(const struct kg_model *m, int32_t n)
 {
     int32_t rows = 1;
@@ -130,8 +130,8 @@ void kg_exec_release(struct kg_exec *x)
     kg_kv_free(x->kv);
 }
 
-/* The first worker has room for prompts, their scores and the whole batch, the others for
- * their share of it. */
+/* The first worker has room for prompts, their scores and the whole batch, each other
+ * worker for its part of the batch. */
 static struct kg_rows_opts worker_room(const struct kg_exec *x, int i, int T)
 {
     int64_t batch = x->rows, chunk = x->prefill_chunk;
@@ -248,7 +248,7 @@ kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
 
 /* ---- head and draw ---- */
 
-/* A sequence of the pass records so many ids. */
+/* Raises *top_k to the number of ids that a sequence records. */
 static void widen(int *top_k, const struct kg_sampling *s)
 {
     *top_k = s->record_top_k > *top_k ? s->record_top_k : *top_k;
@@ -259,8 +259,7 @@ static float *logits_of(const struct kg_exec *x, int64_t row)
     return x->logits + row * x->m->config.vocab;
 }
 
-/* Where the head writes of the rows from `first` on; top_k is the number of top ids of
- * the pass. */
+/* Outputs of the head for rows from `first` on. */
 static struct kg_head_out out_of(const struct kg_exec *x, int64_t first)
 {
     struct kg_head_out out = {.lse = x->lse + first};
@@ -271,7 +270,7 @@ static struct kg_head_out out_of(const struct kg_exec *x, int64_t first)
     return out;
 }
 
-/* Log-probs and logits of the requested rows of p into the arrays from `first` on. */
+/* Runs the head for the selected rows of p, into x's arrays from row `first` on. */
 static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
                       struct kg_err *err)
 {
@@ -280,8 +279,8 @@ static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
     return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
 }
 
-/* How a step, which is row i, is drawn from: what wants its logits takes the least to do,
- * as do rows without a sequence. */
+/* Sets how the backend draws row i. If the host draws instead, because logits are
+ * adjusted, the backend's draw is unused, so it is greedy, which is cheapest. */
 static void say_how(struct kg_exec *x, struct kg_rows_draws *d,
                     const struct kg_exec_step *step, int32_t i)
 {
@@ -298,8 +297,8 @@ static void say_how(struct kg_exec *x, struct kg_rows_draws *d,
     d->truncates |= kg_sampler_truncates(s, x->m->config.vocab);
 }
 
-/* The forward, and tokens instead of logits where that can be, on their way; row i
- * of p is step i. The backend has one caller, so these are all steps. */
+/* Launches the forward and the draws. Row i of p is step i; rows from pass->n on are
+ * padding. A backend that draws has one caller, so p has all steps. */
 static kg_status begin_draws(struct kg_exec *x, const struct kg_rows *p,
                              const struct kg_exec_pass *pass, struct kg_err *err)
 {
@@ -349,7 +348,7 @@ static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
     s->status = kg_sampler_draw(&s->pick, &w->scratch, &z, s->sampling, s->u, &s->err);
 }
 
-/* What the backend drew for a step, which is row i. */
+/* Reads what the backend drew in row i. */
 static void take(struct kg_exec *x, struct kg_exec_step *s, int32_t i)
 {
     const uint64_t *kept = s->sampling->record_kept ? x->kept + (size_t)i * words(x)
@@ -378,8 +377,8 @@ static float inv_temp(const struct kg_exec_prompt *g)
     return kg_inv_temperature(g->sampling->temperature);
 }
 
-/* Start a pack with the next pieces of the prompts, in order. The last rows of those that
- * it completes are wanted. */
+/* Starts a pack with the next pieces of the prompts, in order, and selects the last row
+ * of each prompt that it completes. */
 static void pack_pieces(struct kg_exec *x, struct kg_rows *p, int32_t n)
 {
     kg_rows_next(p);
@@ -398,14 +397,14 @@ static void pack_pieces(struct kg_exec *x, struct kg_rows *p, int32_t n)
     }
 }
 
-/* The first token that a row of its piece predicts. */
+/* Index of the first token that a row of the prompt's piece predicts. */
 static size_t first_scored(const struct kg_exec_prompt *g)
 {
     return (size_t)(g->cached - g->piece_n + 1);
 }
 
-/* Rows of prompts that are scored: a row predicts the token after it, the last one of a
- * prompt what is sampled. */
+/* Selects the rows that score a piece. A row predicts the token after it; a prompt's last
+ * row predicts a sampled token and is not scored. */
 static void want_scores(struct kg_rows *p, struct kg_exec_prompt *g)
 {
     g->score_row = p->n_rows;
@@ -415,8 +414,8 @@ static void want_scores(struct kg_rows *p, struct kg_exec_prompt *g)
                      inv_temp(g), NULL);
 }
 
-/* The head writes where the caller wants the scores, and keeps no more than its tiles.
- * The prompt fails alone, by logits that are not finite. */
+/* The head writes scores directly into the caller's arrays. If logits are not finite,
+ * only this prompt fails. */
 static kg_status score_piece(struct kg_exec *x, struct kg_exec_prompt *g,
                              const struct kg_rows *p, struct kg_err *err)
 {
@@ -438,7 +437,7 @@ static kg_status score_piece(struct kg_exec *x, struct kg_exec_prompt *g,
     return KG_OK;
 }
 
-/* The experts of its tokens in this pack, where they are recorded. */
+/* Copies the experts of the piece's tokens, if they are recorded. */
 static kg_status take_experts(const struct kg_exec *x, struct kg_exec_prompt *g,
                               const struct kg_rows *p, struct kg_err *err)
 {
@@ -449,7 +448,7 @@ static kg_status take_experts(const struct kg_exec *x, struct kg_exec_prompt *g,
     return kg_rows_experts(g->experts + at, p, g->piece_row, g->piece_n, err);
 }
 
-/* Compute one chunk of what is missing.   *n_tokens: there were so many to compute */
+/* Computes one chunk of the missing tokens.   *n_tokens: out, its length; 0: all done */
 static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
                                struct kg_err *err)
 {
@@ -471,7 +470,7 @@ static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
     return KG_OK;
 }
 
-/* The rows of those that are complete; one of them is laid aside for later. */
+/* Runs the head for all complete prompts; holds the row of the one with `again`. */
 static kg_status ask_complete(struct kg_exec *x, int32_t n, struct kg_err *err)
 {
     struct kg_rows *p = x->workers[0].rows;
@@ -515,13 +514,13 @@ void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
 
 /* ---- a decode step ---- */
 
-static const int32_t nobodys = 0; /* a token: of a row that has none, or not yet */
+static const int32_t nobodys = 0; /* token of padding, or of a row that is fed later */
 
-/* Steps [first, first+n) of a pass: the row of step i is i. */
+/* Packs steps [first, first+n) of a pass, then padding. */
 static void pack_range(const struct kg_exec *x, struct kg_rows *p,
                        const struct kg_exec_pass *pass, int32_t first, int32_t n)
 {
-    const int32_t adapter = pass->steps[first + n - 1].adapter; /* of nobody's, too */
+    const int32_t adapter = pass->steps[first + n - 1].adapter; /* of padding, too */
     const struct kg_kv_tables spare = {{&x->spare[KG_KV_ALL], &x->spare[KG_KV_WINDOW]}};
     kg_rows_begin(p, x->m, 0);
     for (int32_t i = first; i < first + n; i++) {
@@ -534,7 +533,7 @@ static void pack_range(const struct kg_exec *x, struct kg_rows *p,
         kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, spare, adapter), -1, 1, NULL);
 }
 
-/* Of the tokens that were fed, where a sequence records them: the host waits. */
+/* Copies the experts of the fed tokens, if a sequence records them; waits for them. */
 static kg_status read_experts(const struct kg_exec *x, struct kg_rows *p,
                               const struct kg_exec_pass *pass, int32_t first, int32_t n,
                               struct kg_err *err)
@@ -554,10 +553,10 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w,
     return read_experts(x, w->rows, pass, first, n, err);
 }
 
-/* Small weights: a step is dominated by threads that wait for each other at every
- * product. Many rows a thread: the products are bound by arithmetic, so reading the
- * weights once a thread costs little. In between the weights are better read once, by all
- * threads together. */
+/* When to split a step by sequences, not by products. With small weights, threads that
+ * wait for each other at every product dominate a step. With many rows per thread,
+ * arithmetic dominates, and it costs little that every thread reads all weights. In
+ * between, threads that share each product are faster: weights are read once. */
 static const double OUTER_WEIGHT_BYTES = 64e6;
 enum { OUTER_ROWS = 16 };
 
@@ -569,8 +568,8 @@ static bool outer_is_faster(const struct kg_exec *x, int32_t n)
            (bytes <= OUTER_WEIGHT_BYTES || rows >= OUTER_ROWS);
 }
 
-/* Each worker's share of the steps; with `compute` forward and head as well, else the
- * draw alone. */
+/* Each worker draws the tokens of its part of the steps; with `compute` it first runs
+ * forward and head for this part. */
 static kg_status in_parallel(struct kg_exec *x, const struct kg_exec_pass *pass,
                              bool compute, struct kg_err *err)
 {
@@ -635,7 +634,7 @@ kg_status kg_exec_take(const struct kg_exec_pass **out, struct kg_exec *x,
     if (pass->n > 1)
         return in_parallel(x, pass, outer, err);
     x->draw_seconds = -kg_clock_seconds();
-    draw_or_take(x, &x->workers[0], pass->steps, 0); /* the threads share the one row */
+    draw_or_take(x, &x->workers[0], pass->steps, 0); /* with all threads on one row */
     x->draw_seconds += kg_clock_seconds();
     return KG_OK;
 }

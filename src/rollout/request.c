@@ -25,7 +25,7 @@ int32_t kg_request_first_limit(const struct kg_request *q,
     return q->max_tokens > 0 ? q->max_tokens : kg_request_sampling(q, l)->max_tokens;
 }
 
-/* Tokens of the prompt and all that can follow. */
+/* Maximum number of tokens, prompt included. */
 static int64_t longest(const struct kg_request *q, const struct kg_request_limits *l)
 {
     if (q->context > 0)
@@ -39,8 +39,8 @@ static bool rewinds(const struct kg_request *q)
     return q->window > 0 && q->window < q->context - 1;
 }
 
-/* The same of layers with a window. One sample alone has its prompt's blocks to itself;
- * after it a turn of an episode, like a prompt, is computed a chunk at once. */
+/* Blocks of layers with a window. A single sample shares none. An observation is computed
+ * in chunks, like a prompt, so an episode needs room for a chunk. */
 static struct kg_take through_window(struct kg_take t, const struct kg_request *q,
                                      const struct kg_request_limits *l)
 {

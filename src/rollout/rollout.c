@@ -66,7 +66,7 @@ int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len)
     return ((int64_t)n * kg_kv_entries(max_len) + 1) * KG_KV_BLOCK;
 }
 
-/* What is left open is chosen. */
+/* Replaces zeros by defaults. */
 static struct kg_rollout_opts filled(const struct kg_rollout_opts *opts)
 {
     struct kg_rollout_opts o = *opts;
@@ -77,8 +77,8 @@ static struct kg_rollout_opts filled(const struct kg_rollout_opts *opts)
     return o;
 }
 
-/* Blocks that a sequence has of layers with a window: most of the time, and while a chunk
- * of it is computed. */
+/* Blocks of layers with a window that a sequence needs: while it decodes, or with `chunk`
+ * while its prompt is computed. */
 static int64_t seen_blocks(const struct kg_model *m, const struct kg_rollout_opts *o,
                            bool chunk)
 {
@@ -86,9 +86,9 @@ static int64_t seen_blocks(const struct kg_model *m, const struct kg_rollout_opt
                        chunk || o->episodes ? o->prefill_chunk : 1);
 }
 
-/* Of the cache. No more than what is used: of layers with a window that is what max_open
- * sequences see, a prompt that is computed beside the last of them, and, since a sample
- * has all that it will see to itself, what each four share besides of a prompt. */
+/* Blocks of the cache. For layers with a window at most those that can be in use: a table
+ * for each of max_open sequences and one for a prompt (two of them as long as a chunk
+ * needs), and for every four sequences one more, for prompt blocks that samples share. */
 static struct kg_kv_size blocks_of(const struct kg_model *m,
                                    const struct kg_rollout_opts *o)
 {
@@ -221,7 +221,7 @@ static int32_t find(const struct kg_rollout *r, const struct kg_traj *t)
     return -1;
 }
 
-/* One that has not started. */
+/* Cancels a trajectory that has not started. */
 static void cancel_waiting(struct kg_rollout *r, struct kg_traj *t)
 {
     struct kg_job *job;
@@ -255,9 +255,9 @@ void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t)
         kg_sched_move(&r->sched, slot, KG_SLOT_FREE);
 }
 
-/* Where the text has outgrown the window, its keys are of other positions: the newest
- * tokens are computed again. Else only what has no key yet. The last token was sampled
- * and never fed. */
+/* Appends an observation. If the text is now longer than the window, its newest tokens
+ * get new positions, so all are computed again. Otherwise only tokens without keys are:
+ * the last sampled token, which was never fed, and the observation. */
 static kg_status place(struct kg_seq *seq, const int32_t *tokens, size_t n,
                        struct kg_err *err)
 {
@@ -300,8 +300,8 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
 
 /* ---- a token ---- */
 
-/* What a sequence's next token is made of; where the one before it is in flight, that is
- * the one after it.   from: its row, or -1 */
+/* Sets the step that draws a sequence's next token; if that token is already in flight,
+ * the token after it.   from: row of the token in flight; -1: none */
 static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t slot,
                 int32_t from)
 {
@@ -360,7 +360,7 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
                                      .top_ids = step->top_ids,
                                      .top_logp = step->top_logp};
     bool stopped;
-    if (step->experts) /* those of the token that was fed */
+    if (step->experts) /* of the fed token */
         kg_traj_route(t, t->n - 1, 1, step->experts);
     KG_TRY(kg_traj_push(t, &new, &seq->err));
     KG_TRY(check_stop(&stopped, r, seq, pick->token));
@@ -374,15 +374,15 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
     return KG_OK;
 }
 
-/* The first entry of its tables that its newest token will see through a window. */
+/* The first table entry that the newest token sees in layers with a window. */
 static int32_t first_seen(const struct kg_rollout *r, const struct kg_seq *seq)
 {
     int64_t pos = (int64_t)seq->traj->n - 1 - seq->base;
     return (int32_t)kg_kv_first_seen(pos, r->limits.seen);
 }
 
-/* Append the drawn token with its records; decide whether the turn is over; tell the
- * caller.   errors: of the callback */
+/* Appends the drawn token with its records, decides whether the turn is over, and calls
+ * back.   errors: those of the callback */
 static kg_status commit(struct kg_rollout *r, int32_t slot,
                         const struct kg_exec_step *step, struct kg_err *err)
 {
@@ -444,7 +444,7 @@ static struct kg_exec_prompt *prompt_of(const struct kg_rollout *r, int32_t slot
     return &r->exec.prompts[r->sched.slots[slot].group];
 }
 
-/* Room for the experts of all that a group computes, where they are recorded. */
+/* Makes room for the experts of a group's tokens, if they are recorded. */
 static kg_status experts_room(struct kg_rollout *r, int32_t group, struct kg_err *err)
 {
     struct kg_group_experts *e = &r->experts[group];
@@ -458,7 +458,7 @@ static kg_status experts_room(struct kg_rollout *r, int32_t group, struct kg_err
     return KG_OK;
 }
 
-/* What is to be computed before those of a new group can draw. */
+/* Sets what to compute before the samples of a new group, or a resumed one, can draw. */
 static kg_status begin_group(struct kg_rollout *r, int32_t group, struct kg_err *err)
 {
     const struct kg_group *g = &r->sched.groups[group];
@@ -484,7 +484,7 @@ static kg_status begin_group(struct kg_rollout *r, int32_t group, struct kg_err 
     return experts_room(r, group, err);
 }
 
-/* The next sample of its request: prompt and identity of a trajectory. */
+/* Begins the next sample of the slot's request: its sequence and its trajectory. */
 static kg_status begin_sample(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
     struct kg_seq *seq = &r->seqs[slot];
@@ -513,7 +513,8 @@ static kg_status begin_sample(struct kg_rollout *r, int32_t slot, struct kg_err 
     return kg_traj_append(t, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
 }
 
-/* All that have room; then those that are waited for, in order.   returns how many */
+/* Starts all samples that have room, and lists in exec.wanted the prompts that samples
+ * wait for, oldest first.   *n_wanted: out, their number */
 static kg_status start(int32_t *n_wanted, struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_sched *s = &r->sched;
@@ -535,7 +536,7 @@ static kg_status start(int32_t *n_wanted, struct kg_rollout *r, struct kg_err *e
     return KG_OK;
 }
 
-/* Blocks of the prompt that a sample reads and will write to, and that others read. */
+/* Copies prompt blocks that the sample reads and will write to: others read them, too. */
 static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
     const struct kg_slot *to = &r->sched.slots[slot];
@@ -551,7 +552,7 @@ static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *
     return KG_OK;
 }
 
-/* The experts of what was computed for it: of the prompt, or after its last turn. */
+/* Records the experts of the tokens just computed: the prompt, or those after a turn. */
 static void take_experts(const struct kg_exec_prompt *p, const struct kg_seq *seq)
 {
     struct kg_traj *t = seq->traj;
@@ -561,7 +562,7 @@ static void take_experts(const struct kg_exec_prompt *p, const struct kg_seq *se
                       p->experts + from * (size_t)t->choices);
 }
 
-/* The first token, or the end of a sequence that gets none. */
+/* Draws a turn's first token. Ends the sequence if its limit is 0 or scoring failed. */
 static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
     const struct kg_exec_prompt *p = prompt_of(r, slot);
@@ -582,7 +583,7 @@ static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err 
     return KG_OK;
 }
 
-/* The first whose prompt is computed; -1: none is left. */
+/* The first starting slot whose prompt is computed; -1: none. */
 static int32_t next_ready(const struct kg_rollout *r)
 {
     const struct kg_list *starting = &r->sched.in[KG_SLOT_STARTING];
@@ -612,11 +613,11 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 
 /* ---- decoding ---- */
 
-/* What becomes of a sequence whose newest token is in flight, as far as is known. */
+/* How a sequence continues after its token in flight, which the host has not seen. */
 enum ahead {
-    GOES, /* on, unless that token ends it: then its next row is for nobody */
-    ENDS, /* with that token */
-    WAITS /* for it: the host draws, or reads what the next forward overwrites */
+    GOES, /* draws another; if the token in flight ends it, that row is discarded */
+    ENDS, /* with the token in flight, by its limit */
+    WAITS /* for it: the host draws, or reads experts that the next forward overwrites */
 };
 static enum ahead ahead_of(const struct kg_seq *seq)
 {
@@ -625,8 +626,8 @@ static enum ahead ahead_of(const struct kg_seq *seq)
     return seq->generated + 1 < seq->limit ? GOES : ENDS;
 }
 
-/* Whether a pass can be launched after the one that is in flight: for somebody, and
- * nobody has to wait. */
+/* Whether another pass can be launched while one is in flight: some sequence draws in it,
+ * and none must wait. */
 static bool goes_ahead(const struct kg_rollout *r)
 {
     const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
@@ -642,8 +643,8 @@ static bool goes_ahead(const struct kg_rollout *r)
     return any;
 }
 
-/* The row of a running sequence in the pass that is launched next, where it has a token
- * to come.   returns how many rows there are then */
+/* Gives a running sequence row n of the next pass, unless its token in flight ends it.
+ * returns the number of rows */
 static int32_t aim_next(struct kg_rollout *r, int32_t slot, int32_t n)
 {
     struct kg_seq *seq = &r->seqs[slot];
@@ -655,8 +656,8 @@ static int32_t aim_next(struct kg_rollout *r, int32_t slot, int32_t n)
     return n + !ends;
 }
 
-/* A pass of all that run, those with the same adapters beside each other: the fewer runs
- * of rows, the fewer products. */
+/* Launches a pass of all running sequences. Those with the same adapters have consecutive
+ * rows, which takes fewer products. */
 static kg_status launch(struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
@@ -668,8 +669,8 @@ static kg_status launch(struct kg_rollout *r, struct kg_err *err)
     return kg_exec_launch(&r->exec, n, err);
 }
 
-/* A row is for nobody when its sequence ended while the pass was in flight: whoever has
- * its slot now began later. */
+/* Whether the row's sequence still runs. It may have ended while the pass was in flight,
+ * and its slot may now hold a sequence that began after this pass. */
 static bool wanted(const struct kg_rollout *r, const struct kg_exec_step *step,
                    int64_t pass)
 {
@@ -677,7 +678,7 @@ static bool wanted(const struct kg_rollout *r, const struct kg_exec_step *step,
            r->seqs[step->who].since <= pass;
 }
 
-/* The tokens of the pass that was taken. */
+/* Appends the tokens of the pass just taken. */
 static kg_status commit_pass(struct kg_rollout *r, const struct kg_exec_pass *pass,
                              struct kg_err *err)
 {
@@ -693,9 +694,9 @@ static kg_status commit_pass(struct kg_rollout *r, const struct kg_exec_pass *pa
     return KG_OK;
 }
 
-/* One token for every sequence of a pass, and reports of those that ended. The pass is
- * the one that was launched ahead in the step before, if one was; and another is launched
- * ahead before its tokens are waited for. */
+/* Takes one pass, with a token for each of its sequences, and reports those that ended.
+ * The previous step may have launched it already. If possible, the next pass is launched
+ * before the wait for this one. */
 static kg_status decode(struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_backend *be = r->exec.m->backend;
@@ -730,7 +731,7 @@ kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
     return KG_OK;
 }
 
-/* ---- what is known of it ---- */
+/* ---- state ---- */
 
 const struct kg_model *kg_rollout_model(const struct kg_rollout *r) { return r->exec.m; }
 

@@ -24,9 +24,9 @@
 #include <string.h>
 
 enum {
-    THREADED = 32768, /* ids from which one row's sums are worth waking threads */
+    THREADED = 32768, /* vocabulary from which threads share the sums of one row */
     MOST_ADDED = 1000000,
-    MOST_REPETITION = 10000 /* and 1 over it the least */
+    MOST_REPETITION = 10000 /* the least is its inverse */
 };
 
 kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
@@ -181,7 +181,7 @@ static double block_sum(const float *p)
 
 static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Of exp(z - above). */
+/* Sum of exp(z - above) over span i. */
 static double span_sum(const struct kg_draw_part *part, int32_t i)
 {
     float p[KG_DRAW_BLOCK];
@@ -194,8 +194,8 @@ static double span_sum(const struct kg_draw_part *part, int32_t i)
     return sum;
 }
 
-/* Spans are independent of each other: threads share them where they are free.
- * returns the sum of sums, in order */
+/* Spans are independent, so threads share them, outside parallel regions.
+ * returns the sum of sums, added in order */
 static double sum_spans(double sums[KG_DRAW_MOST_SPANS], const struct kg_draw_part *part)
 {
     int32_t n = kg_draw_spans(part);
@@ -246,8 +246,7 @@ static int32_t collect(struct kg_draw_candidate *c, const struct kg_sampler_row 
     return n;
 }
 
-/* What a row is truncated by, in the scratch; weights are made as far as they are asked
- * for. */
+/* Sorted candidates of a row, in the scratch; the first `weighed` have weights. */
 struct sorted {
     struct kg_draw_candidate *c;
     double *w;
@@ -260,8 +259,8 @@ static void weigh(struct sorted *x, int32_t n)
         x->w[x->weighed] = kg_draw_weight(x->c, x->weighed);
 }
 
-/* Candidates in order: at least all that truncation keeps. The floor falls until they
- * suffice; those above a higher one come first, and keep their weights. */
+/* Collects candidates in order, at least all that truncation keeps. The floor falls until
+ * they suffice; candidates above an earlier floor stay first and keep their weights. */
 static int32_t gather(struct sorted *x, const struct kg_sampler_row *row,
                       const struct kg_draw *d, float largest, double total)
 {
@@ -277,7 +276,7 @@ static int32_t gather(struct sorted *x, const struct kg_sampler_row *row,
     }
 }
 
-/* Number of candidates that are kept; they are weighed. */
+/* returns the number of kept candidates, which all have weights */
 static int32_t truncate_row(struct kg_sampler_scratch *scratch,
                             const struct kg_sampler_row *row, const struct kg_draw *d)
 {
@@ -299,7 +298,7 @@ static kg_status pack_kept(struct kg_sampler_pick *pick, const uint64_t *words,
     return KG_OK;
 }
 
-/* Packed by way of a bitmap, which is cleared again. */
+/* Packs the kept ids through a bitmap, which is zero between rows. */
 static kg_status record_kept(struct kg_sampler_pick *pick,
                              struct kg_sampler_scratch *scratch, int32_t n, int32_t vocab,
                              struct kg_err *err)
@@ -344,7 +343,7 @@ kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
 
 /* ---- adjusted ---- */
 
-/* Each id of the text is changed once, where it comes first. */
+/* Changes each id of the text once, at its first occurrence. */
 static void penalise_repetition(float *z, int32_t *times,
                                 const struct kg_sampler_row *row, float penalty)
 {
@@ -357,7 +356,7 @@ static void penalise_repetition(float *z, int32_t *times,
         times[row->text[i]] = 0;
 }
 
-/* Ids of the answer are counted, then each is lowered once, where it comes first. */
+/* Counts ids of the completion, then lowers each once, at its first occurrence. */
 static void add_penalties(float *z, int32_t *times, const struct kg_sampler_row *row,
                           const struct kg_adjust *a, float inv_temp)
 {
@@ -371,7 +370,7 @@ static void add_penalties(float *z, int32_t *times, const struct kg_sampler_row 
     }
 }
 
-/* The row from which the token is drawn, in the scratch. */
+/* The adjusted row, from which the token is drawn, in the scratch. */
 static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
                                     const struct kg_sampler_row *row,
                                     const struct kg_sampling *s)
@@ -399,7 +398,7 @@ static kg_status check_lse(double lse, struct kg_err *err)
                ? KG_OK
                : kg_fail(err, KG_ENONFINITE,
                          "expected finite logits, found a log sum exp of %g",
-                         isnan(lse) ? (double)NAN : lse); /* its sign is nobody's */
+                         isnan(lse) ? (double)NAN : lse); /* a NaN without its sign */
 }
 
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,

@@ -37,7 +37,7 @@ static const struct kg_column columns[] = {
     {0},
 };
 
-/* The tables of a slot or group, empty. */
+/* Gives a slot or group empty tables, with storage from *rest on. */
 static void place_tables(struct kg_table table[KG_KV_KINDS], int32_t **rest,
                          int32_t per_seq)
 {
@@ -78,7 +78,7 @@ void kg_sched_release(struct kg_sched *s)
     kg_mem_free(s->queue);
 }
 
-/* Stacks, with 0 on top: what is cleared is handed out the same way again. */
+/* A stack with 0 on top, so that every clear gives the same order of allocation. */
 static void fill(struct kg_list *l, int32_t n)
 {
     l->n = n;
@@ -120,7 +120,7 @@ void kg_sched_clear(struct kg_sched *s)
 
 static void put(struct kg_list *l, int32_t i) { l->at[l->n++] = i; }
 
-/* The order of the others stays. What goes is kept after them. */
+/* Keeps the order of the others, and i after the end, where `order` has free groups. */
 static void take_out(struct kg_list *l, int32_t i)
 {
     int32_t at = l->n - 1;
@@ -160,7 +160,7 @@ static void drop_tables(struct kg_sched *s, struct kg_table table[KG_KV_KINDS])
     empty(table);
 }
 
-/* Entries from `end` on name again what those before it do. */
+/* Fills a circular table: entry i from `end` on repeats entry i - n_blocks. */
 static void go_round(struct kg_table *t, int32_t n_blocks)
 {
     for (int32_t i = t->end; i < t->n; i++)
@@ -180,8 +180,8 @@ static int32_t add_group(struct kg_sched *s)
     return i;
 }
 
-/* A group is open until all its samples have started or were given up, and gone when none
- * of them waits any more. */
+/* A group is open until all its samples have started or were withdrawn. It is freed when,
+ * in addition, none of its slots is STARTING. */
 static void close_group(struct kg_sched *s, int32_t i)
 {
     struct kg_group *g = &s->groups[i];
@@ -219,7 +219,7 @@ void kg_sched_pass(struct kg_sched *s, int32_t slot, int32_t entry)
 
 /* ---- the queue ---- */
 
-/* Whether it can begin in so many blocks. */
+/* Whether a job can begin with this number of free blocks. */
 static bool fits(const struct kg_job *job, struct kg_kv_size there)
 {
     bool fits = true;
@@ -288,7 +288,6 @@ static int32_t go_on(struct kg_sched *s)
     return i;
 }
 
-/* The prompt's own blocks. */
 static void take_prompt(struct kg_blocks *p, struct kg_table *t,
                         const struct kg_take *take)
 {
@@ -311,8 +310,8 @@ static bool open_group(struct kg_sched *s)
     return true;
 }
 
-/* The last sample goes on in the prompt's blocks: those that it reads keep their places,
- * the others may have any that is left, since they are written after the prompt. */
+/* The last sample takes over the prompt's blocks. Blocks that it reads keep their entry,
+ * the others get any empty entry: their old content is overwritten, never read. */
 static void go_on_in_prompt(struct kg_blocks *p, struct kg_table *t,
                             const struct kg_table *prompt, const struct kg_take *take)
 {
@@ -328,7 +327,7 @@ static void go_on_in_prompt(struct kg_blocks *p, struct kg_table *t,
     }
 }
 
-/* A whole sample's.   last: of its prompt */
+/* Takes all blocks of a sample.   last: no other sample of the prompt will start */
 static void take_sample(struct kg_blocks *p, struct kg_table *t,
                         const struct kg_table *prompt, const struct kg_take *take,
                         bool last)

@@ -88,7 +88,7 @@ static size_t fill(struct scorer *s, size_t first)
     return i;
 }
 
-/* n elements of `size` bytes, when the array is wanted. */
+/* Copies n elements of `size` bytes; `to` NULL: not wanted. */
 static void deal(void *to, size_t to_at, const void *from, size_t from_at, size_t n,
                  size_t size)
 {
@@ -96,7 +96,7 @@ static void deal(void *to, size_t to_at, const void *from, size_t from_at, size_
         memcpy((char *)to + to_at * size, (const char *)from + from_at * size, n * size);
 }
 
-/* As deal, and zeros before them. */
+/* As deal, with zeros in the to_at elements before. */
 static void deal_all(void *to, size_t to_at, const void *from, size_t from_at, size_t n,
                      size_t size)
 {
@@ -105,7 +105,7 @@ static void deal_all(void *to, size_t to_at, const void *from, size_t from_at, s
     deal(to, to_at, from, from_at, n, size);
 }
 
-/* Sequences [first, last) take their rows; the w-th requested row is next.
+/* Copies the rows of sequences [first, last) to their arrays; w: the next selected row.
  * errors: ENONFINITE */
 static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg_err *err)
 {

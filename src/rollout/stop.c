@@ -37,8 +37,8 @@ bool kg_stop_find(size_t *at, const struct kg_str *text, size_t seen,
     return true;
 }
 
-/* The part of token's bytes that stands before byte `end` of the raw text goes to out,
- * unless it is special. */
+/* Appends the token's bytes to raw, and those before byte `end` of raw also to out,
+ * unless the token is special. */
 static kg_status put_token(struct kg_str *out, struct kg_str *raw,
                            const struct kg_tokenizer *tok, int32_t token, size_t end,
                            struct kg_err *err)
