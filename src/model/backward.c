@@ -16,7 +16,7 @@
 
 #include <assert.h>
 
-/* x as products read it: itself in fp32, else rounded into `store`. */
+/* *out <- x in ct, as products read it: x if ct is fp32, else rounded into `store`. */
 static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_mat store,
                          struct kg_mat x, struct kg_err *err)
 {
@@ -24,7 +24,7 @@ static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_
     return p->m->ct == KG_F32 ? KG_OK : kg_op_cast(p->m->backend, store, x, err);
 }
 
-/* db += sum dy, where there is a bias that is trained */
+/* db += sum dy, if there is a trained bias */
 static kg_status bias_bwd(const struct kg_walk *p, const struct kg_param *bias,
                           struct kg_mat dy, struct kg_grads grads, struct kg_err *err)
 {
@@ -33,14 +33,14 @@ static kg_status bias_bwd(const struct kg_walk *p, const struct kg_param *bias,
                   : KG_OK;
 }
 
-/* Where a branch ends: x_out = x_in + residual_scale norm(y W^T + b). */
+/* The end of a branch: x_out = x_in + residual_scale norm(y W^T + b). */
 struct end {
     const struct kg_param *bias, *norm; /* NULL when absent */
-    struct kg_mat out;                  /* (N,D) fp32 of the forward, what norm read */
+    struct kg_mat out;                  /* (N,D) fp32, input of norm in the forward */
     struct kg_vec inv;                  /* (N) of the forward */
 };
 
-/* dy <- gradient of y W^T, as products read it, of dx; may stand in acts->dh */
+/* *dy <- gradient of y W^T in ct, given dx; its memory may be acts->dh, or dx itself */
 static kg_status end_bwd(struct kg_mat *dy, const struct kg_walk *p, const struct end *e,
                          struct kg_mat dx, struct kg_grads grads, struct kg_err *err)
 {
@@ -60,7 +60,7 @@ static kg_status end_bwd(struct kg_mat *dy, const struct kg_walk *p, const struc
     return rounded(dy, p, kg_mat_rows(p->acts->dy, 0, p->pack->n), d, err);
 }
 
-/* dx += gradient through norm of dh; or dh itself where there is none */
+/* dx += gradient of norm's input x, given acts->dh; without a norm, dx += dh */
 static kg_status begin_bwd(const struct kg_walk *p, const struct kg_param *norm,
                            struct kg_mat dx, struct kg_mat x, struct kg_vec inv,
                            struct kg_grads grads, struct kg_err *err)
@@ -83,7 +83,7 @@ kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts 
                : kg_op_geglu_bwd(be, a->gate, a->up, dact, a->gate, a->up, err);
 }
 
-/* x_out = x_mid + act Wdown^T,  act = f(gate) up,  gate, up = h2 W^T: to dh of h2 */
+/* dh <- gradient of h2, for act Wdown^T,  act = f(gate) up,  gate, up = h2 W^T + b */
 static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_layer_acts *a, struct kg_mat dy,
                            struct kg_mat dh, struct kg_grads grads, struct kg_err *err)
@@ -100,7 +100,7 @@ static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params
     return kg_linear_bwd(p, grads, w->wup, a->up, a->h2, dh, true, err);
 }
 
-/* h2 = norm2(x_mid) */
+/* x_out = x_mid + branch(h2),  h2 = norm2(x_mid) */
 static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                          struct kg_grads grads, struct kg_err *err)
 {
@@ -117,11 +117,11 @@ static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
 }
 
 /* ---- attention half ---- */
-/* One of q and k, backwards: rotation, norm of heads, bias, product. */
+/* A projection to q, k or v, backwards: rotation, norm of heads, bias, product. */
 struct projection_bwd {
     const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
     struct kg_mat wide;   /* (N,heads*hd) fp32, gradient after the rotation; destroyed */
-    struct kg_mat narrow; /* (N,heads*hd) ct, room for its rounding */
+    struct kg_mat narrow; /* (N,heads*hd) ct, scratch: `wide` rounded */
     struct kg_mat raw;    /* (N,heads*hd) fp32 of the forward */
     struct kg_vec inv;    /* (N heads) of the forward */
 };
@@ -139,7 +139,7 @@ static kg_status unrotate(const struct kg_walk *p, int32_t l,
                              kg_vec(j->inv.data, kg_norm_rows(j->raw, w)), err);
 }
 
-/* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W, where dh is wanted */
+/* db += sum dy;  dW += dy^T h;  dh (=|+=) dy W, unless dh has no data */
 static kg_status project_bwd(const struct kg_walk *p, const struct projection_bwd *j,
                              struct kg_mat h, struct kg_mat dh, bool accumulate,
                              struct kg_grads grads, struct kg_err *err)
@@ -150,7 +150,7 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
     return kg_linear_bwd(p, grads, j->w, dy, h, dh, accumulate, err);
 }
 
-/* What sequences make of a key that they share is added in their order. */
+/* Sums the gradients of a shared key over its sequences, in their order. */
 static kg_status add_keys(const struct kg_walk *p, struct kg_mat sum, struct kg_mat each,
                           struct kg_err *err)
 {
@@ -181,7 +181,7 @@ static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
     return add_keys(p, dv, keys.dv, err);
 }
 
-/* Nothing below this layer is trained: what dx would be nobody reads. If the embedding is
+/* Nothing below this layer is trained, so its dx is not needed. If the embedding is
  * frozen, everything except adapters is frozen. */
 static bool is_lowest(const struct kg_walk *p, int32_t l)
 {
@@ -229,7 +229,7 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     return begin_bwd(p, w->norm1, dx, kg_walk_x(p, l), a.inv1, grads, err);
 }
 
-/* ---- the whole ---- */
+/* ---- a layer ---- */
 static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                            struct kg_grads grads, struct kg_err *err)
 {
@@ -243,8 +243,7 @@ static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
 }
 
 /* ---- stages ---- */
-/* What stage 0 begins with: the gradient that comes is one of the forward that was
- * kept. */
+/* Before stage 0: the last forward must have kept activations, and dhidden must fit. */
 static kg_status check_kept(const struct kg_model *m, const struct kg_acts *acts,
                             struct kg_mat dhidden, struct kg_err *err)
 {
@@ -315,7 +314,7 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
     return KG_OK;
 }
 
-/* Where gradients of base parameters from `first` on begin, or of what is beside them. */
+/* Offset of the gradients of base parameters from `first` on, or of their adapters. */
 static int64_t place_from(const struct kg_model *m, size_t first)
 {
     for (size_t i = first; i < m->n_base; i++) {
@@ -328,7 +327,7 @@ static int64_t place_from(const struct kg_model *m, size_t first)
     return m->n_elements;
 }
 
-/* Parameters stand as the forward meets them: the embedding, layers, norm and head. */
+/* Index of a part's first parameter; parts: embedding, each layer, final norm and head */
 static size_t part_begin(const struct kg_model *m, int32_t part)
 {
     const struct kg_layer_params *last = &m->layers[m->config.layers - 1];

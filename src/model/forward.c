@@ -23,12 +23,12 @@
 #include <math.h>
 
 /* ---- attention half ---- */
-/* One of q, k and v after its product: bias, norm of heads, rotation, all fp32, then one
- * rounding. */
+/* A projection of h1 to q, k or v: product, bias, norm of heads, rotation in fp32, then
+ * one rounding to ct. */
 struct projection {
     const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
     struct kg_mat raw;  /* (N,heads*hd) fp32, kept for the norm's backward */
-    struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself where nothing is rounded */
+    struct kg_mat wide; /* (N,heads*hd) fp32; or `out`, if no rounding follows */
     struct kg_mat out;  /* (N,heads*hd) ct */
     struct kg_vec inv;  /* (N heads) */
 };
@@ -52,7 +52,7 @@ static kg_status norm_heads(const struct kg_walk *p, const struct projection *j,
                          p->m->config.norm_eps, err);
 }
 
-/* Scratch of N rows where ct needs a rounding, else the destination itself. */
+/* The fp32 matrix that is later rounded into `out`: scratch, or `out` if ct is fp32. */
 static struct kg_mat widened(const struct kg_walk *p, struct kg_mat scratch,
                              struct kg_mat out)
 {
@@ -80,7 +80,7 @@ static struct kg_turn turn_of(const struct kg_walk *p, int32_t l)
                             .attention_factor = plain ? 1.0f : (float)c->rope_attention};
 }
 
-/* The rest of one after product and norm; keys and values also go to their cache. */
+/* Operands of kg_op_heads: bias, rotation, rounding, copy to `cache` if it has data. */
 static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
                                const struct projection *j, bool turned,
                                struct kg_mat cache)
@@ -96,8 +96,8 @@ static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
     return h;
 }
 
-/* What becomes `out`, before it is rounded: where products join, columns from `first` on
- * of q, k and v in one matrix. */
+/* The fp32 values of `out` before rounding. If one product computes q, k and v, they are
+ * adjacent columns of one matrix, those of `out` from column `first` on. */
 static struct kg_mat wide_of(const struct kg_walk *p, const struct kg_layer_acts *a,
                              struct kg_mat alone, int64_t first, struct kg_mat out)
 {
@@ -149,7 +149,7 @@ kg_status kg_walk_unrotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
                : kg_op_rope(p->m->backend, x, &turn, true, err);
 }
 
-/* A prefix that a sequence shares with the previous one is in the pack once. */
+/* A shared prefix is in the pack once, but attention reads contiguous keys. */
 static kg_status gather_keys(struct kg_attn *attn, const struct kg_walk *p,
                              const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -200,7 +200,7 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
 }
 
 /* ---- branches ---- */
-/* The end of attention and feed-forward: a product, and the norm that may follow it. */
+/* The last product of attention or feed-forward, and the optional norm after it. */
 struct branch {
     const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
     struct kg_mat y;                        /* (N,cols of w) ct */
@@ -208,7 +208,7 @@ struct branch {
     struct kg_vec inv; /* (N) of norm */
 };
 
-/* y = norm(x), or x itself rounded where there is none */
+/* y = norm(x), or x rounded if norm is NULL */
 static kg_status normed(const struct kg_walk *p, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, const struct kg_param *norm, struct kg_err *err)
 {
@@ -218,7 +218,7 @@ static kg_status normed(const struct kg_walk *p, struct kg_mat y, struct kg_vec 
                          p->m->config.norm_eps, err);
 }
 
-/* x_out = x_in + y W^T + b, the same bits whether or not both are one buffer. */
+/* x_out = x_in + y W^T + b. x_out may be x_in; the bits are the same. */
 static kg_status add_product(const struct kg_walk *p, struct kg_mat x_out,
                              struct kg_mat x_in, const struct branch *b,
                              struct kg_err *err)
@@ -265,7 +265,7 @@ kg_status kg_walk_gated(const struct kg_walk *p, const struct kg_layer_acts *a,
                : kg_op_geglu(p->m->backend, act, a->gate, a->up, err);
 }
 
-/* Biases are added in fp32, in room that gate and up have in common. */
+/* Biases are added in fp32, in scratch that gate and up use in turn. */
 static kg_status gate_and_up(const struct kg_walk *p, int32_t l,
                              const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -284,8 +284,8 @@ static kg_status gate_and_up(const struct kg_walk *p, int32_t l,
     return KG_OK;
 }
 
-/* From h2 on. Where the walk is not to go on to x, what a backward needs beyond gate and
- * up: what the norm after has read. */
+/* The feed-forward half from h2 on. Unless `whole`, only what the backward of a
+ * checkpointed layer reads: gate, up, and out2, the input of post2. */
 static kg_status feed_forward(const struct kg_walk *p, int32_t l, bool whole,
                               const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -319,7 +319,7 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                      : feed_forward(p, l, whole, &a, err);
 }
 
-/* ---- the whole ---- */
+/* ---- all layers ---- */
 kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_forward *f, struct kg_err *err)
 {
@@ -333,7 +333,7 @@ kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
     return kg_stage_pack(acts, m, f, err);
 }
 
-/* The last norm, with the factor that the logits have. */
+/* The final norm. logit_divisor is applied here, because it scales all logits alike. */
 static kg_status final_norm(const struct kg_walk *p, struct kg_mat hidden,
                             struct kg_err *err)
 {

@@ -1,4 +1,4 @@
-/* Packing, the head on the requested rows only, and the scatter of their gradients back
+/* Packing, the head on the selected rows only, and the scatter of their gradients back
  * into the pack.
  *
  * Two blocks of arrays. struct kg_rows_pack is what operations on a device read and
@@ -6,7 +6,7 @@
  * struct kg_rows stays on the host: targets, temperatures, ids, the head's outputs and
  * the coefficients of its backward. This file never reads a hidden state.
  *
- * A requested row keeps its hidden state over several packs, so that the head runs once
+ * A selected row keeps its hidden state over several packs, so that the head runs once
  * for prompts whose pieces are in several packs.
  */
 #include "model/rows.h"
@@ -21,8 +21,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Results of draws for n rows, on the backend and on the host, in one piece. Tokens come
- * first: their place depends on nothing, so the next step is fed from it. */
+/* Results of a draw from n rows: one buffer on the backend, with a copy on the host.
+ * Tokens come first, at a fixed offset, so that the next step can be fed from there. */
 struct found {
     struct kg_drawn *drawn;
     double *lse;
@@ -31,7 +31,7 @@ struct found {
     float *top_logp;
 };
 enum { FOUND_ROWS, FOUND_WORDS, FOUND_TOP, FOUND_COUNTS };
-enum { DRAWS = 2 }; /* that are begun and not ended, at most */
+enum { DRAWS = 2 }; /* limit of draws begun and not ended */
 
 static const struct kg_column found_columns[] = {
     KG_COLUMN(struct found, drawn, FOUND_ROWS),
@@ -45,36 +45,37 @@ static const struct kg_column found_columns[] = {
 struct kg_rows_pack {
     struct kg_acts *acts;          /* owned */
     struct kg_acts *anchor_acts;   /* owned; NULL unless opts.anchor */
-    const struct kg_model *anchor; /* borrowed, as opts */
+    const struct kg_model *anchor; /* borrowed: opts.anchor */
     struct kg_kv *kv;              /* borrowed, or NULL */
     int64_t n_tokens;
     int32_t n_seqs;
-    int64_t n_there; /* requested rows of earlier packs: their hidden states are there */
-    int64_t n_kept; /* requested rows when a forward kept its activations; -1: none did */
-    int64_t n_asked; /* requested rows that the head has computed; -1: it was not run */
+    int64_t n_there; /* selected rows of earlier packs; their hidden states are kept */
+    int64_t n_kept;  /* selected rows when a forward kept its activations; -1: none did */
+    int64_t n_asked; /* selected rows that the head has computed; -1: it was not run */
 
-    struct kg_block block;    /* owned: the next four stand in it */
+    struct kg_block block;    /* owned: holds the next five arrays */
     int32_t *tokens;          /* (max_tokens) */
     struct kg_pack_seq *seqs; /* (max_tokens) */
-    int32_t *from;            /* (max_rows) the pack's row of requested row i */
-    uint16_t *experts;        /* (max_tokens,C) given; NULL unless opts.experts */
-    int32_t *keys;            /* (max_keys) as struct kg_pack; NULL unless opts.share */
-    bool given;               /* experts to a token of the pack, at least */
+    int32_t *from;            /* (max_rows) the pack's row of selected row i */
+    uint16_t *experts;        /* (max_tokens,C) preset; NULL unless opts.experts */
+    int32_t *keys;            /* (max_keys) see struct kg_pack; NULL unless opts.share */
+    bool given;               /* some token of the pack has preset experts */
     struct kg_prefixes prefixes; /* over keys; max 0 unless opts.share */
 
     const struct kg_backend *backend;
-    void *there;         /* owned, in the backend's memory: holds what follows */
-    char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
+    void *there;         /* owned, in the backend's memory: holds the next five arrays */
+    char *hidden;        /* (max_rows+1, D) ct; the last row is that of kg_rows_hold */
     char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
     float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
     float *dhidden;      /* (max_tokens, D) as above */
-    char *asked;         /* of the last ask, for the backward: struct kg_head's kept; NULL
-                            * where no backward follows, or the backend keeps nothing */
-    struct kg_stage found; /* by draws: struct found, a bank for each that is begun */
-    uint64_t n_begun;      /* draws, as the next */
+    /* struct kg_head.kept of the last kg_rows_ask; NULL without a backward, or if the
+     * backend keeps nothing */
+    char *asked;
+    struct kg_stage found; /* results of draws (struct found), a bank per draw */
+    uint64_t n_begun;      /* draws so far, as n_ended */
     uint64_t n_ended;
-    size_t counts[DRAWS][FOUND_COUNTS]; /* of draw n at n % DRAWS, as the next */
-    uint64_t marks[DRAWS];              /* after what it found */
+    size_t counts[DRAWS][FOUND_COUNTS]; /* sizes of draw n's results, at n % DRAWS */
+    uint64_t marks[DRAWS];              /* set after the copy of draw n, at n % DRAWS */
 };
 
 enum {
@@ -86,7 +87,7 @@ enum {
     WIDE_ROWS,
     WIDE_TOKENS,
     ASKED_BYTES,
-    ROWS, /* wanted */
+    ROWS, /* selected */
     IDS,
     TOP,
     SETS,
@@ -151,7 +152,7 @@ static int64_t max_rows(const struct kg_rows_opts *opts)
     return opts->max_rows > 0 ? opts->max_rows : opts->max_tokens;
 }
 
-/* As many as each model that reads the packs has room for. */
+/* The smallest limit of the models that read the packs. */
 static int64_t max_keys(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     int64_t n = opts->share ? kg_acts_keys(m, opts->max_tokens) : 0, other = n;
@@ -196,9 +197,8 @@ static bool checkpointed(const struct kg_rows_opts *opts)
     return opts->checkpoint || !opts->backward;
 }
 
-/* Staged values of a pack besides those of every pack: preset experts of its tokens, rows
- * of keys, and before a backward the place of each row among them.
- * anchor: of its forward */
+/* Number of int32 staged besides those of every pack: preset experts, keys, and for a
+ * backward key_ends and places of struct kg_staged. anchor: for the anchor's forward */
 static int64_t n_more(const struct kg_model *m, const struct kg_rows_opts *opts,
                       bool anchor)
 {
@@ -270,7 +270,7 @@ void kg_rows_free(struct kg_rows *p)
     if (p->pack) {
         if (kg_rows_draw_drop(p, &ignored) != KG_OK)
             p->pack->n_ended =
-                p->pack->n_begun; /* a device that failed has no more to do */
+                p->pack->n_begun; /* a failed device has nothing in flight */
         kg_acts_free(p->pack->acts);
         kg_acts_free(p->pack->anchor_acts);
         kg_columns_free(&p->pack->block, p->pack, pack_columns);
@@ -282,7 +282,7 @@ void kg_rows_free(struct kg_rows *p)
     kg_mem_free(p);
 }
 
-/* More than memory can hold is more than any plan has, and can still be added to. */
+/* At most UINT64_MAX/16, more than any memory, so that sums of these do not overflow. */
 static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
 {
     uint64_t bytes = kg_columns_bytes(list, counts);
@@ -350,7 +350,7 @@ static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq 
     return first;
 }
 
-/* ---- what sequences share ---- */
+/* ---- shared prefixes ---- */
 int64_t kg_rows_max_keys(const struct kg_rows *p) { return p->pack->prefixes.max; }
 
 int64_t kg_rows_saved(const struct kg_rows *p)
@@ -368,7 +368,7 @@ int64_t kg_rows_at(const struct kg_rows *p, size_t t)
     assert(t < (size_t)last->pos + (size_t)last->n);
     return k->prefixes.max > 0
                ? k->keys[k->prefixes.last + (int64_t)t]
-               : k->n_tokens - last->n + (int64_t)t; /* all its tokens are there */
+               : k->n_tokens - last->n + (int64_t)t; /* the pack has all its tokens */
 }
 
 static size_t shared(int64_t *from, const struct kg_rows *p, const struct kg_rows_seq *q)
@@ -479,7 +479,7 @@ static struct kg_pack pack_of(const struct kg_rows *p)
                             .n_keys = k->prefixes.any ? k->prefixes.n : 0};
 }
 
-/* Hidden states of m, of n rows from `first` on. */
+/* Rows [first, first + n) of hidden states of m. */
 static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t first,
                                int64_t n)
 {
@@ -488,8 +488,7 @@ static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t f
     return kg_mat_rows(all, first, n);
 }
 
-/* Of the rows that are wanted of this pack.   f: keep, and what is drawn by; the rest is
- * filled in */
+/* Sets pack, cache and rows of f; the caller has set the other fields. */
 static void complete(struct kg_forward *f, const struct kg_pack *pack,
                      const struct kg_rows *p)
 {
@@ -501,7 +500,7 @@ static void complete(struct kg_forward *f, const struct kg_pack *pack,
     f->n_rows = p->n_rows - k->n_there;
 }
 
-/* For a pack that is already on the backend. */
+/* Runs the forward of a staged pack, and gathers its selected rows into `out`. */
 static kg_status run_staged(const struct kg_rows *p, char *out, const struct kg_model *m,
                             struct kg_acts *acts, const struct kg_forward *f,
                             struct kg_err *err)
@@ -560,7 +559,7 @@ kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p, struct kg_err *er
     return kg_acts_p_sum(p_sum, p->pack->acts, err);
 }
 
-/* The hidden state at one place to another; max_rows is where one is laid aside. */
+/* Copies one hidden state to another index; index max_rows is that of kg_rows_hold. */
 static kg_status copy_hidden(const struct kg_rows *p, int64_t to, int64_t from,
                              struct kg_err *err)
 {
@@ -587,7 +586,7 @@ kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
 
 /* ---- the head ---- */
 
-/* Of rows [first, first + n): what was wanted of them. */
+/* The head's operands for selected rows [first, first + n). */
 static struct kg_head head_of(const struct kg_rows *p, int64_t first, int64_t n)
 {
     return (struct kg_head){
@@ -601,8 +600,8 @@ static struct kg_head head_of(const struct kg_rows *p, int64_t first, int64_t n)
     };
 }
 
-/* Of all rows, as they were asked for.   anchor: filled here and pointed to, where that
- * was for a KL */
+/* The head's operands of the last kg_rows_ask. anchor: set and referenced if it computes
+ * a KL */
 static struct kg_head asked_head(const struct kg_rows *p, struct kg_head_anchor *anchor)
 {
     struct kg_head head = head_of(p, 0, p->n_rows);
@@ -702,7 +701,7 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
 
 /* ---- draws ---- */
 
-/* The host's place of what draw n finds. */
+/* The host's copy of draw n's results. */
 static int32_t *bank_of(const struct kg_rows_pack *k, uint64_t n)
 {
     return kg_stage_host(&k->found, (int)(n % (uint64_t)kg_stage_banks(k->backend)));
@@ -714,7 +713,8 @@ static void give(void *to, const void *from, size_t count, size_t size)
         memcpy(to, from, count * size);
 }
 
-/* From the staged pack to what is found of its rows: nothing crosses here. */
+/* From the staged pack to the draw's results, all in backend memory: no copy from or to
+ * the host. */
 struct step {
     const struct kg_rows *p;
     const struct kg_rows_draws *d;
@@ -753,9 +753,9 @@ static kg_status run_step(void *arg, struct kg_err *err)
     return draw(s, err);
 }
 
-/* Of all that a step's operations are given by value: whose memory, how many rows, what
- * is asked of them. Where memory ends a backend forgets, so owners say as much as
- * addresses. */
+/* A hash of all that the step's operations take by value: buffers, numbers of rows and
+ * options. A backend drops its records when memory is freed, so the address of an owner
+ * identifies the buffers that it owns. */
 static uint64_t key_of(const struct step *s)
 {
     const struct kg_rows_pack *k = s->p->pack;
@@ -785,8 +785,8 @@ static uint64_t key_of(const struct step *s)
     return key;
 }
 
-/* A step that is launched as one: what it is given by value is in its key. Logits go to
- * the host, and the rows of several adapters may be any. */
+/* Whether the step is launched as a unit (kg_op_replay): not if logits are copied to the
+ * host, and not with several adapters, because the key lacks their runs of rows. */
 static bool is_replayed(const struct step *s)
 {
     return !s->d->logits && s->p->pack->acts->pack.n_runs == 1 &&
@@ -803,8 +803,8 @@ bool kg_rows_feeds(const struct kg_model *m)
     return m->backend->draw && m->backend->feed && m->on_host != KG_HOST_LAYERS;
 }
 
-/* Room for what is found, and where it will stand there.   *bytes: that are copied to the
- * host */
+/* Makes room for the results and sets s->there to their arrays.   *bytes: out, the size
+ * of their copy to the host */
 static kg_status place_found(struct step *s, uint64_t *bytes, const size_t *counts,
                              struct kg_err *err)
 {
@@ -867,7 +867,7 @@ kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows 
     give(to->top_ids, f.top_ids, counts[FOUND_TOP], sizeof *f.top_ids);
     give(to->top_logp, f.top_logp, counts[FOUND_TOP], sizeof *f.top_logp);
     k->n_ended++;
-    kg_phase_tick(); /* layers tick where they are called, not where they are replayed */
+    kg_phase_tick(); /* layers tick when they are called, but not in a replay */
     return KG_OK;
 }
 
@@ -901,7 +901,7 @@ static kg_status check_asked(const struct kg_rows *p, bool use_entropy,
     return KG_OK;
 }
 
-/* drows and dW, if wanted, from what the caller filled. */
+/* Computes drows, and adds to dweight if it has data, from the caller's gradients. */
 static kg_status head_bwd(const struct kg_rows *p, struct kg_mat drows,
                           struct kg_mat dweight, bool use_entropy, struct kg_err *err)
 {
@@ -926,14 +926,14 @@ static kg_status head_bwd(const struct kg_rows *p, struct kg_mat drows,
     return kg_op_head_bwd(p->model->backend, &g, &head, err);
 }
 
-/* The table's gradient has its terms of the head before those of the embedding, and both
- * must be there: where it is not yet in stage 0 the head runs twice. */
+/* The gradient of a tied table is the head's, then the embedding's. If stage 0 has no
+ * memory for it (not grads.whole), the head runs again in the last stage. */
 static bool head_is_late(const struct kg_model *m, struct kg_grads grads)
 {
     return m->head == m->embed && m->head->offset >= 0 && !grads.whole;
 }
 
-/* Stage 0: down to the hidden states. */
+/* Stage 0 up to the gradient of the pack's hidden states. */
 static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
                                 struct kg_mat dhidden, struct kg_grads grads,
                                 bool use_entropy, struct kg_err *err)
@@ -951,7 +951,7 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
                        (uint64_t)(dhidden.rows * dhidden.cols) * sizeof *k->dhidden,
                        err));
-    if (k->prefixes.any) /* of a row that several sequences have wanted all is added */
+    if (k->prefixes.any) /* a shared row may be selected several times: add them all */
         return kg_op_embed_bwd(m->backend, dhidden, drows, rows, err);
     return kg_op_scatter_rows(m->backend, dhidden, rows, drows, err);
 }
