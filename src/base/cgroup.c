@@ -16,7 +16,7 @@
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* What a file of control groups says; UINT64_MAX where it does not ("max"). */
+/* The limit in a group's file; UINT64_MAX: none ("max"), or no such file. */
 static uint64_t limit_in(const char *path)
 {
     unsigned long long bytes;
@@ -30,8 +30,8 @@ static uint64_t limit_in(const char *path)
     return limit;
 }
 
-/* Of the group and those above; group: from root, "" or with "/" in front; name: the file
- * of a group that has its limit. */
+/* The smallest limit of a group and the groups above it.   group: path below root, "" or
+ * with a leading "/"; name: the file of a group that has its limit */
 static uint64_t limit_up(const char *root, const char *group, const char *name)
 {
     uint64_t limit = limit_in(kg_path_in(root, name).text);
@@ -75,7 +75,7 @@ static uint64_t limit_of(const struct roots *r, const char *controllers,
     return UINT64_MAX;
 }
 
-/* line: cut into its parts */
+/* line: overwritten */
 static uint64_t limit_of_line(const struct roots *r, char *line)
 {
     char *controllers = strchr(line, ':');

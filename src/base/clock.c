@@ -42,7 +42,7 @@ struct timespec kg_clock_deadline(int ms)
     return t;
 }
 
-/* More than 1024 cores do not fit the fixed set: then OpenMP's own count is used. */
+/* cpu_set_t holds 1024 cores; on machines with more, OpenMP's count is used. */
 static int usable_cores(void)
 {
     cpu_set_t set;

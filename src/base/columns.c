@@ -14,7 +14,7 @@ static void set(void *object, const struct kg_column *c, void *array)
     memcpy((char *)object + c->field, &array, sizeof array);
 }
 
-/* returns bytes walked over */
+/* returns the bytes of all arrays; UINT64_MAX on overflow */
 static uint64_t walk(void *object, char *block, const struct kg_column *columns,
                      const size_t *counts)
 {
@@ -43,7 +43,7 @@ uint64_t kg_columns_bytes(const struct kg_column *columns, const size_t *counts)
     return walk(NULL, NULL, columns, counts);
 }
 
-/* At least `bytes`, zero. */
+/* Makes the block hold at least `bytes`, zeroed. */
 static kg_status reserve(struct kg_block *block, size_t bytes, const char *what,
                          struct kg_err *err)
 {

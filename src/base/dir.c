@@ -172,7 +172,7 @@ static kg_status try_file(const char *dir, struct kg_err *err)
     return status;
 }
 
-/* Folders from the last one of path up to the first that was not there. */
+/* Removes the folders of path below its first `there` bytes, the innermost first. */
 static void unmake_dirs(char *path, size_t there)
 {
     for (size_t n = strlen(path); n > there; n--)
@@ -273,7 +273,7 @@ static bool is_real_dir(const char *path)
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Call `visit` for every entry of the folder, with its path. */
+/* Calls `visit` with the path of every entry of the folder. */
 static kg_status each_entry(const char *path,
                             kg_status (*visit)(const char *, struct kg_err *),
                             struct kg_err *err)
@@ -315,7 +315,7 @@ static kg_status sync_tree(const char *path, struct kg_err *err)
     return kg_file_sync_dir(path, err);
 }
 
-/* ---- taking a name ---- */
+/* ---- renaming ---- */
 
 static kg_status rename_to(const char *from, const char *to, struct kg_err *err)
 {
@@ -325,7 +325,7 @@ static kg_status rename_to(const char *from, const char *to, struct kg_err *err)
 }
 
 /* For file systems that cannot exchange two names: between the two renames `to` is
- * absent, and the old folder stands beside it as TO.old. */
+ * absent, and the old folder is TO.old. */
 static kg_status replace_in_two_steps(const char *from, const char *to,
                                       struct kg_err *err)
 {

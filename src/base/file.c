@@ -45,7 +45,7 @@ static ssize_t sys_read(int fd, void *to, size_t n)
     return got;
 }
 
-/* All n bytes.   returns 0 or -1 */
+/* Writes all n bytes.   returns 0 or -1 */
 static int sys_write(int fd, const unsigned char *from, size_t n)
 {
     if (kg_file_fails())
@@ -78,7 +78,7 @@ static const char *kind_of(mode_t mode)
                             : "a device";
 }
 
-enum how { REGULAR, STREAM /* anything but a folder */, SECRET /* of its owner alone */ };
+enum how { REGULAR, STREAM /* anything but a folder */, SECRET /* closed to others */ };
 
 static kg_status check_kind(const struct stat *st, const char *path, enum how how,
                             struct kg_err *err)
@@ -103,7 +103,7 @@ static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, enum h
 {
     struct stat st;
 
-    /* to open a pipe would wait for its writer */
+    /* without O_NONBLOCK, opening a pipe would wait for its writer */
     *fd = sys_open(path, O_RDONLY | (how == STREAM ? 0 : O_NONBLOCK));
     if (*fd < 0)
         return kg_file_fail(err, path, "open");
@@ -359,7 +359,7 @@ void kg_file_writer_abort(struct kg_file_writer *w)
     if (!w->path)
         return;
     if (w->fd >= 0) {
-        /* A device such as /dev/null is not ours to remove. */
+        /* never remove a device such as /dev/null */
         bool ours = !w->continues && fstat(w->fd, &st) == 0 && S_ISREG(st.st_mode);
         close(w->fd);
         if (ours)
@@ -402,8 +402,8 @@ bool kg_file_is_temporary(const char *path)
     return false;
 }
 
-/* `entry` stands beside path. A file that cannot be removed is not a reason to stop,
- * because it disturbs nothing. */
+/* entry: a name in path's folder. A file that cannot be removed only causes a warning,
+ * because it does no harm. */
 static kg_status remove_if_stale(const char *path, const char *entry, struct kg_err *err)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -441,7 +441,7 @@ out:
     return status;
 }
 
-/* Move the finished file to its name. On failure it is gone. */
+/* Moves the finished file to its name; removes it on failure. */
 static kg_status settle(const char *temporary, const char *path, struct kg_err *err)
 {
     if (sys_rename(temporary, path) != 0) {
@@ -473,7 +473,7 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
     KG_TRY_GOTO(out, kg_file_writer_put(&w, bytes, n, err));
     KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
     KG_TRY_GOTO(out, settle(temporary.data, path, err));
-    tidy(path); /* the file stands: what others left cannot make that a failure */
+    tidy(path); /* only warns: the file is written */
 out:
     kg_file_writer_abort(&w);
     kg_str_release(&temporary);
@@ -520,7 +520,7 @@ out:
 
 /* ---- one process at a time ---- */
 
-/* A lock of another process is an answer, with its number; anything else a failure. */
+/* If another process has the lock, the error is ECONFLICT and names it. */
 static kg_status lock_fd(int fd, const char *path, struct kg_err *err)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -534,7 +534,7 @@ static kg_status lock_fd(int fd, const char *path, struct kg_err *err)
             return kg_fail(err, KG_ECONFLICT,
                            "%s: expected no other process at work, found process %ld",
                            path, (long)all.l_pid);
-        all = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET}; /* it has left */
+        all = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET}; /* just released */
     }
     return KG_OK;
 }

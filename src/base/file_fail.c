@@ -58,8 +58,8 @@ kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing)
     return kg_fail(err, code, "%s: cannot %s: %s", path, doing, strerror(e));
 }
 
-/* A pipe, a terminal or a folder of some file systems has nothing to sync and says
- * EINVAL. */
+/* For a pipe, a terminal, or a folder of some file systems there is nothing to sync, and
+ * fsync fails with EINVAL. */
 int kg_file_sync_fd(int fd)
 {
     if (kg_file_fails())

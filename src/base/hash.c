@@ -14,7 +14,7 @@
 
 enum { LANES = 4, WORD = 8 };
 
-/* 2^64 over the golden ratio, made odd: its bits look like chance */
+/* 2^64 over the golden ratio, rounded to odd: its bits look random */
 static const uint64_t multiplier = 0x9e3779b97f4a7c15u;
 
 static uint64_t take_word(uint64_t state, uint64_t word)
@@ -23,7 +23,7 @@ static uint64_t take_word(uint64_t state, uint64_t word)
     return state ^ (state >> 32);
 }
 
-/* The word at bytes; one that the end cuts is filled up with zeros. */
+/* The word at bytes, of which n are left; fewer than WORD are padded with zeros. */
 static uint64_t word_at(const unsigned char *bytes, size_t n)
 {
     uint64_t word = 0;
@@ -32,13 +32,13 @@ static uint64_t word_at(const unsigned char *bytes, size_t n)
     return word;
 }
 
-/* What has been read of the bytes: {{1, 2, 3, 4}, 0} at their beginning. */
+/* State after the first n bytes; {{1, 2, 3, 4}, 0} after none. */
 struct state {
     uint64_t lane[LANES];
     size_t n;
 };
 
-/* The next n bytes; where others follow, n is a multiple of all lanes' words. */
+/* Takes the next n bytes; n is a multiple of LANES * WORD, except in the last call. */
 static void take(struct state *s, const unsigned char *from, size_t n)
 {
     size_t at = 0;
@@ -53,7 +53,7 @@ static void take(struct state *s, const unsigned char *from, size_t n)
 
 static uint64_t result(const struct state *s)
 {
-    /* the length is hashed too: zeros at the end count */
+    /* the length is hashed too, so that zeros at the end count */
     uint64_t hash = (uint64_t)s->n;
 
     for (int i = 0; i < LANES; i++)
@@ -69,7 +69,7 @@ uint64_t kg_hash_bytes(const void *bytes, size_t n)
     return result(&s);
 }
 
-/* Piece by piece: a process whose memory is full of a model hashes the files of it. */
+/* Releases each piece, because memory may be full of the model whose file is hashed. */
 static uint64_t hash_map(const struct kg_map *map)
 {
     enum { PIECE = 4 << 20 };
@@ -98,7 +98,7 @@ kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
     return KG_OK;
 }
 
-/* A few kilobytes at a time: bit by bit is fast enough and needs no table. */
+/* Inputs are a few kilobytes, so bit by bit is fast enough and needs no table. */
 uint32_t kg_hash_crc32c(const void *bytes, size_t n)
 {
     const unsigned char *from = bytes;
@@ -112,9 +112,9 @@ uint32_t kg_hash_crc32c(const void *bytes, size_t n)
     return ~crc;
 }
 
-/* Both digests are one machine: blocks of 64 bytes, a length at the end, words of 32
- * bits; they differ in the schedule of a block's words and in a round. Variables have the
- * names that the standard gives them. */
+/* Both digests share their frame: blocks of 64 bytes, a length at the end, words of 32
+ * bits. They differ in the schedule of a block's words and in a round. Variables have the
+ * standard's names. */
 
 enum { BLOCK = 64 };
 
@@ -202,7 +202,7 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
         h[i] += v[i];
 }
 
-/* ---- either ---- */
+/* ---- both digests ---- */
 
 static const struct {
     uint32_t h[8];

@@ -36,7 +36,7 @@ static uint32_t gap_bytes(uint32_t gap)
     return n;
 }
 
-/* Differences to the id before, less one; the first to -1. */
+/* gap: id - the id before - 1, where -1 is before the first; 7 bits a byte, low first */
 static uint32_t put_gap(uint8_t *out, uint32_t gap)
 {
     uint32_t n = 0;

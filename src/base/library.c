@@ -82,7 +82,7 @@ void kg_library_look_among_wheels(struct kg_library_search *s, const char *folde
     kg_library_look_below(s, "/usr/lib/python3/dist-packages", folder);
 }
 
-/* Where the running program is, by what the system says of it. */
+/* ---- the running program ---- */
 
 kg_status kg_program_path(char path[KG_PROGRAM_PATH], struct kg_err *err)
 {

@@ -17,9 +17,9 @@ static struct {
     pthread_mutex_t lock;
     FILE *stream; /* borrowed; NULL: silence */
     bool is_terminal;
-    char who[NAME_BYTES]; /* not the first of several: says warnings alone, so signed */
-    bool progress_stands; /* terminal: the cursor is after a progress line */
-    bool progress_held;   /* elsewhere: `last` was not printed yet */
+    char who[NAME_BYTES];    /* see kg_log_as; "": not called */
+    bool progress_stands;    /* terminal: the cursor is after a progress line */
+    bool progress_held;      /* file or pipe: `last` was not printed yet */
     double progress_seconds; /* when a plain progress line was printed; 0: never */
     char last[LINE_BYTES];   /* latest progress text */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};

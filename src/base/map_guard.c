@@ -57,7 +57,7 @@ static int find(uintptr_t at)
 
 #define WHY ": the file was cut off while it was in use"
 
-/* In one piece: nobody's line comes between. */
+/* One call, so that no output of other threads comes between. */
 static void say(const char *path)
 {
     static char begin[] = "kedge: ", end[] = WHY "\n";
@@ -73,7 +73,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     int i = find((uintptr_t)info->si_addr);
 
     (void)context;
-    if (i < 0) { /* not ours: as if there were no handler */
+    if (i < 0) { /* no open map: on return the access faults again, by default */
         signal(number, SIG_DFL);
         return;
     }

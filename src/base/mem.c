@@ -52,7 +52,8 @@ static bool fails_on_purpose(void)
     return false;
 }
 
-/* Count the bytes before they are taken, so that threads together cannot pass the cap. */
+/* Counts bytes before they are allocated, so that threads together cannot exceed the
+ * cap. */
 static kg_status reserve(size_t bytes, const char *what, struct kg_err *err)
 {
     uint64_t cap = atomic_load(&cap_bytes);
@@ -89,7 +90,7 @@ static void *take(size_t bytes, bool mapped)
         return NULL;
     if (bytes >= HUGE_FROM_BYTES)
         (void)madvise(base, bytes,
-                      MADV_HUGEPAGE); /* a wish: refusal changes speed only */
+                      MADV_HUGEPAGE); /* a hint: a failure only costs speed */
     return base;
 }
 

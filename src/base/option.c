@@ -138,7 +138,7 @@ static bool read_real(double *out, const char *text)
     return isfinite(*out);
 }
 
-/* A double has 53 bits of a limit, and an int64 has no 2^63. */
+/* A limit as int64. INT64_MAX rounds to 2^63 as a double, which no int64 can hold. */
 static int64_t whole_limit(double x)
 {
     return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : (int64_t)x;
@@ -153,7 +153,7 @@ static bool is_within(const struct kg_opt_row *row, int64_t n, double x)
 
 bool kg_opt_allows(const struct kg_opt_row *row, double x)
 {
-    const bool is_float = row->type == KG_OPT_FLOAT; /* which limits may not be */
+    const bool is_float = row->type == KG_OPT_FLOAT; /* then limits round as x does */
     const double min = is_float ? (double)(float)row->min : row->min;
     const double max = is_float ? (double)(float)row->max : row->max;
 
@@ -190,7 +190,7 @@ static kg_status check_number(const struct kg_opt_row *row, const char *text,
 
     if (row->type == KG_OPT_INT32)
         ok = ok && n >= INT32_MIN && n <= INT32_MAX;
-    if (row->type == KG_OPT_FLOAT) /* what is not 0 does not become it */
+    if (row->type == KG_OPT_FLOAT) /* a value other than 0 must not round to 0 */
         ok = ok && (x == 0 || (float)x != 0) && isfinite((float)x);
     if (!ok || (has_range(row) && !is_within(row, n, x)))
         return refuse_text(row, text, where, err);
@@ -199,7 +199,7 @@ static kg_status check_number(const struct kg_opt_row *row, const char *text,
 
 /* ---- choices ---- */
 
-/* The place of text among "a|b|c"; -1: none of them. */
+/* The index of text in "a|b|c"; -1: not in it. */
 static int place_of(const char *choices, const char *text)
 {
     size_t n = strlen(text);
@@ -241,7 +241,7 @@ static kg_status check_choice(const struct kg_opt_row *row, const char *text,
     return status;
 }
 
-/* ---- the public face ---- */
+/* ---- interface ---- */
 
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err)

@@ -27,7 +27,7 @@ struct phase {
 
 struct place {
     bool taken;
-    int depth; /* of phases[], and beyond: those are counted only */
+    int depth; /* phases deeper than KG_PHASE_DEPTH are only counted */
     _Atomic uint64_t progress;
     struct phase phases[KG_PHASE_DEPTH];
 };
@@ -49,7 +49,7 @@ static void progress(struct place *place)
     atomic_store_explicit(&place->progress, n + 1, memory_order_relaxed);
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void fill(struct phase *p, const struct phase *as, const char *fmt, va_list args)
 {
     p->kind = as->kind;
@@ -117,7 +117,7 @@ int kg_phase_idle(const char *fmt, ...)
 
 static bool stands(int phase) { return mine && phase >= 0 && phase < mine->depth; }
 
-/* Down to `depth`: progress where work ends. */
+/* Ends the phases from `depth` on; the end of work is progress. */
 static void cut(int depth)
 {
     pthread_mutex_lock(&board.lock);
@@ -137,7 +137,7 @@ void kg_phase_end(int phase)
         cut(phase);
 }
 
-/* NULL: it is not shown. */
+/* NULL: the phase is not open, or too deep to be shown. */
 static struct phase *shown(int phase)
 {
     return stands(phase) && phase < KG_PHASE_DEPTH ? &mine->phases[phase] : NULL;

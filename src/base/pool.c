@@ -26,7 +26,7 @@ static const char *name_of(const struct kg_pool *pool)
     return pool->name ? pool->name : "pool";
 }
 
-/* Bytes of the next chunk, of which `need` must be there and `room` may be. */
+/* Size of the next chunk: at least `need` bytes, at most `room`. */
 static size_t chunk_bytes(const struct kg_pool *pool, size_t need, size_t room)
 {
     size_t first = pool->first_bytes ? pool->first_bytes : FIRST_BYTES;
@@ -58,7 +58,7 @@ static kg_status add_chunk(struct kg_pool *pool, size_t need, struct kg_err *err
     return KG_OK;
 }
 
-/* The next `bytes` of a chunk that has them, zero. */
+/* Takes the next `bytes` of a chunk that has them, zeroed. */
 static void *take(struct kg_pool_chunk *c, size_t bytes)
 {
     char *piece = (char *)(c + 1) + c->used;

@@ -22,7 +22,7 @@ size_t kg_printable_at(const char *text, size_t n, bool lines)
     return kg_utf8_length(text, n);
 }
 
-/* A byte that is not printable, written out.   returns the length */
+/* Writes the escape of a byte.   returns its length */
 static size_t write_out(char out[8], char byte)
 {
     if (byte == '\n')

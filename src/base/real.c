@@ -18,7 +18,7 @@ double kg_log(double x) { return kg_real_log(x); }
 double kg_log1p(double x) { return kg_real_log1p(x); }
 
 /* ---- circle ---- */
-/* high + low = x - n pi/2, n the nearest; pi/2 in three parts of 33 bits and a rest */
+/* high + low = x - n pi/2, n the nearest; pi/2 is two parts of 33 bits and a rest */
 static struct kg_real_near near_quarter(double x)
 {
     double n = (x * 0x1.45f306dc9c883p-1 + kg_real_to_integer) - kg_real_to_integer;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t asked; /* by this signal; 0: not yet */
+static volatile sig_atomic_t asked; /* the signal that requested a stop; 0: none */
 
 static void on_signal(int number)
 {
@@ -34,13 +34,13 @@ static void install(int flags)
     kg_signal_ignore_writes();
 }
 
-/* Reads and writes go on; loops look at the flag. */
+/* Interrupted reads and writes restart; loops check the flag. */
 void kg_signal_install(void) { install(SA_RESTART); }
 
 void kg_signal_install_waking(void) { install(0); }
 
-/* Ctrl-C in `kedge train | tee log` ends tee first: a line that nobody reads must not end
- * the run before it has saved. */
+/* Ctrl-C in `kedge train | tee log` ends tee first: a write to the broken pipe must not
+ * end the run before it has saved. */
 void kg_signal_ignore_writes(void)
 {
     signal(SIGPIPE, SIG_IGN);

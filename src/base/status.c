@@ -41,8 +41,7 @@ static void keep_one_line(char *text)
             *text = ' ';
 }
 
-/* The beginning and the end of a text that is too long: names stand in front of reasons.
- */
+/* Keeps both ends of a text that is too long: the first says where, the last says why. */
 static void keep_both_ends(char out[KG_ERR_MESSAGE_BYTES], const char *whole, size_t n)
 {
     static const char gap[] = " ... ";
@@ -51,7 +50,7 @@ static void keep_both_ends(char out[KG_ERR_MESSAGE_BYTES], const char *whole, si
     const char *tail = whole + n - half;
 
     for (int i = 0; i < 3 && ((unsigned char)*tail & 0xc0) == 0x80; i++)
-        tail++; /* within a character */
+        tail++; /* not inside a character */
     memcpy(out, whole, head);
     memcpy(out + head, gap, sizeof gap);
     strcpy(out + head + sizeof gap - 1, tail);

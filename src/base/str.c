@@ -129,8 +129,8 @@ bool kg_str_listed(const char *names, const char *name, size_t n)
     return false;
 }
 
-/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
- * ends beyond COMPARED_BYTES count by their difference in length. */
+/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Beyond
+ * COMPARED_BYTES only the difference in length counts. */
 size_t kg_str_distance(const char *a, const char *b)
 {
     size_t row[COMPARED_BYTES + 1];

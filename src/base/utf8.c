@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Bytes of a character by its first; 0: none begins so. */
+/* Length of a character by its first byte; 0: no character begins with it. */
 static size_t whole_length(unsigned char lead)
 {
     if (lead < 0x80)

@@ -29,31 +29,31 @@ enum { LINE_BYTES = 1024, PATH_BYTES = 4096, MOST_NAP_MS = 1000, LEAST_NAP_MS = 
 struct seen {
     bool there;
     uint64_t progress;
-    double since; /* when it moved last, as far as this thread knows */
-    double times; /* the next warning comes after so many times warn_s; 1: the first */
+    double since; /* when the watch last saw progress */
+    double times; /* the next warning comes after times * warn_s; 1: none yet */
 };
 
 static struct {
     bool runs;
     pthread_t thread;
-    bool was_blocked; /* SIGUSR1, in the thread that started it */
+    bool was_blocked; /* SIGUSR1, in the thread that started the watch */
     struct sigaction action_before;
     double began;
-    struct seen seen[KG_PHASE_THREADS]; /* the thread's own */
+    struct seen seen[KG_PHASE_THREADS]; /* used only by the watch thread */
     _Atomic bool stop;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     double warn_s;
     char file[PATH_BYTES]; /* "": none */
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .warn_s = KG_WATCH_WARN_S};
 
-/* the handler writes into it; both ends are there before it is installed */
+/* a pipe that wakes the thread; opened before the handler, which writes to it */
 static int bell[2] = {-1, -1};
 static pid_t bell_of;
 static _Atomic bool asked;
 
 static void ring(void)
 {
-    ssize_t n = write(bell[1], "", 1); /* full: it rings already */
+    ssize_t n = write(bell[1], "", 1); /* a full pipe wakes the thread, too */
 
     (void)n;
 }
@@ -68,7 +68,7 @@ static void on_signal(int number)
     errno = saved;
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static void put_in_file(const char *line)
 {
@@ -128,9 +128,9 @@ static void say_process(double now)
         now - watch.began, (double)kg_mem_resident_bytes() / 1e9);
 }
 
-/* ---- looking ---- */
+/* ---- checks ---- */
 
-/* Innermost first: what is waited for, then where that is. */
+/* Innermost phase first: what it waits for, then the phases around it. */
 static void warn(const struct kg_phase_stack *stack, double quiet, double now)
 {
     char line[LINE_BYTES], text[KG_PHASE_TEXT + 160];
@@ -160,7 +160,7 @@ static void look_at(struct seen *seen, const struct kg_phase_stack *stack, doubl
     seen->times *= 2;
 }
 
-/* told: somebody asked for the state. */
+/* told: SIGUSR1 asked for the state. */
 static void look(double warn_s, bool told)
 {
     struct kg_phase_stack stack;
@@ -223,8 +223,8 @@ static void *keep_watch(void *user)
 static kg_status open_bell(struct kg_err *err)
 {
     if (bell[0] >= 0 && bell_of == getpid())
-        return KG_OK;   /* it stays: a late handler may still write */
-    if (bell[0] >= 0) { /* the parent's: ringing it would wake the parent */
+        return KG_OK;   /* never closed: a late handler may still write */
+    if (bell[0] >= 0) { /* the parent process's: writing would wake its watch */
         close(bell[0]);
         close(bell[1]);
     }
@@ -245,7 +245,7 @@ static sigset_t only_usr1(void)
     return set;
 }
 
-/* The new thread has every signal blocked but SIGUSR1, this one keeps its mask and
+/* The new thread blocks every signal except SIGUSR1; the calling thread also blocks
  * SIGUSR1. */
 static kg_status start_thread(struct kg_err *err)
 {
@@ -292,7 +292,7 @@ void kg_watch_stop(void)
     atomic_store(&watch.stop, true);
     ring();
     pthread_join(watch.thread, NULL);
-    sigaction(SIGUSR1, &ignore, NULL); /* one that is pending goes with it */
+    sigaction(SIGUSR1, &ignore, NULL); /* discards a pending one */
     if (!watch.was_blocked)
         pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
     sigaction(SIGUSR1, &watch.action_before, NULL);
@@ -305,7 +305,7 @@ void kg_watch_after(double warn_s)
     watch.warn_s = warn_s;
     pthread_mutex_unlock(&watch.lock);
     if (bell[1] >= 0)
-        ring(); /* it may be asleep for longer than that */
+        ring(); /* its present sleep may be longer */
 }
 
 void kg_watch_file(const char *path)
