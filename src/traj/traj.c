@@ -57,7 +57,7 @@ void kg_traj_release(struct kg_traj *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Grow one array from the common capacity, which the caller moves when all have grown. */
+/* Grows one array from the common capacity, which the caller sets when all have grown. */
 static kg_status grow(void *block, size_t *reached, size_t capacity, size_t need,
                       size_t size, struct kg_err *err)
 {
@@ -92,7 +92,7 @@ static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of n tokens that come no experts are known yet. */
+/* Marks the experts of the next n tokens as unknown. */
 static void choose(struct kg_traj *t, size_t n)
 {
     size_t c = (size_t)t->choices;
@@ -123,7 +123,7 @@ kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
     KG_TRY(reserve(t, t->n + n, err));
     memcpy(t->tokens + t->n, tokens, n * sizeof *tokens);
     memset(t->source + t->n, source, n);
-    /* the records of these positions stay the zeros that growth left, but for experts */
+    /* other records of these positions keep the zeros of their allocation */
     choose(t, n);
     t->n += n;
     if (source == KG_SOURCE_PROMPT)
@@ -136,7 +136,7 @@ kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
 {
     if (kept->n == 0)
         return KG_OK;
-    /* The arrays of sets, from the first that there is. */
+    /* allocated with the first set */
     size_t reached = 0;
 
     if (!t->kept_n)
@@ -291,7 +291,8 @@ char kg_source_letter(enum kg_source source)
     return letters[source];
 }
 
-/* The record of every token, or what `of_model` holds for the MODEL tokens in order. */
+/* Recorded log-probs of the MODEL tokens, or those in of_model in their order; others are
+ * null. */
 static kg_status put_logps(struct kg_str *out, const char *key, const struct kg_traj *t,
                            const double *of_model, struct kg_err *err)
 {
@@ -478,10 +479,10 @@ kg_status kg_further_put_json(struct kg_str *out, const struct kg_further *f,
     return kg_str_puts(out, *before == '{' ? "{}" : "}", err);
 }
 
-/* The struct, then its arrays in the order of one table.
+/* Packed trajectories: the struct, then its arrays in the order of one table.
  *
- * Whether an array is there is said by its pointer in the struct, which is written as 0
- * or 1, and capacities as what is used: equal trajectories have equal bytes.
+ * In the struct, pointers are written as 0 (no array) or 1, and capacities as the numbers
+ * in use, so that equal trajectories have equal bytes.
  */
 
 enum { TOKENS, TOP, CHOICES, KEPT, WINDOWS, VERSIONS, COUNTS };
