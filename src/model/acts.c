@@ -18,9 +18,9 @@ struct bump {
 struct sizes {
     int64_t n, d, f, q, kd, h, hk;
     int64_t rank;            /* of adapters; 0: none */
-    int64_t places;          /* r, where there are some beside experts; else 0 */
+    int64_t places;          /* r, if experts have adapters; else 0 */
     int64_t r, e, k, fe, fs; /* of experts; 0: there are none */
-    bool dense;              /* a layer without them, at least */
+    bool dense;              /* some layer has no experts */
     bool joins;              /* kg_joins */
     const struct kg_model_config *c;
     enum kg_dtype ct;
@@ -72,8 +72,8 @@ static struct kg_mat take_mat(struct bump *b, enum kg_dtype dtype, int64_t rows,
     return kg_mat(take(b, bytes), dtype, rows, cols);
 }
 
-/* n matrices of so many rows: where products join, beside each other as the columns of
- * one, else each by itself, which a processor reads faster. */
+/* Places n matrices: if `joins`, as adjacent columns of one matrix; otherwise each is
+ * contiguous, which a CPU reads faster. */
 static void take_mats(struct kg_mat *const *to, int n, struct bump *b, bool joins,
                       enum kg_dtype dtype, int64_t rows, const int64_t *cols)
 {
@@ -190,8 +190,8 @@ static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes
     a->wide = take_floats(b, wide);
 }
 
-/* ---- keys of packs that share ---- */
-enum { KEYS_PER_TOKEN = 8 /* at most: what is staged has room for so many */ };
+/* ---- keys of packs with shared prefixes ---- */
+enum { KEYS_PER_TOKEN = 8 /* limit, which bounds the memory for staging */ };
 
 static void take_keys(struct kg_key_acts *keys, struct bump *b, const struct sizes *s,
                       int64_t n)
@@ -210,8 +210,8 @@ static uint64_t keys_bytes(const struct sizes *s, int64_t n)
     return count.used;
 }
 
-/* Attention's scratch stands in buffers that hold nothing while it runs, in either
- * direction. There is room for the keys of as many tokens as a pack has, at least. */
+/* Places buffers that hold nothing while attention runs, forward or backward, so that its
+ * keys (kg_walk_keys) may use their memory. It suffices for at least s->n keys. */
 static void place_idle(struct kg_acts *a, struct bump *b, const struct sizes *s)
 {
     const uint64_t begin = b->used, least = keys_bytes(s, s->n);
@@ -285,7 +285,7 @@ static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
     }
     for (int32_t l = 0; l < layer_sets(a->layers, a->checkpoint); l++) {
         struct kg_layer_acts layer = {0};
-        /* the first one's are every layer's where nothing is kept */
+        /* layer 0's buffers serve every layer if nothing is kept */
         place_layer(&layer, b, s, l == 0 ? all : kg_model_config_layer(s->c, l));
         if (b->base)
             a->layer[l] = layer;
@@ -371,7 +371,7 @@ void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts)
     d->inv_temp = acts->pack.inv_temp;
 }
 
-/* chosen_h is used by the host only. */
+/* After this no copy writes to chosen_h. */
 static kg_status await_load(struct kg_acts *a, struct kg_err *err)
 {
     const uint64_t mark = a->load_mark;
@@ -388,7 +388,7 @@ void kg_acts_free(struct kg_acts *a)
     kg_stage_release(&a->stage, a->backend);
     struct kg_err ignored;
 
-    (void)await_load(a, &ignored); /* a device that failed has no more to do */
+    (void)await_load(a, &ignored); /* a failed device copies no more */
     kg_buf_unpin(a->backend, a->chosen_h);
     kg_mem_free(a->layer);
     kg_mem_free(a->runs);
@@ -396,13 +396,13 @@ void kg_acts_free(struct kg_acts *a)
     kg_mem_free(a);
 }
 
-/* ---- what a pass sees ---- */
+/* ---- views of the current pack ---- */
 struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l)
 {
     return kg_mat_rows(p->acts->x[p->keep ? l : 0], 0, p->pack->n);
 }
 
-/* The first n of the rows that `all` are. */
+/* Restricts m to its first n rows. */
 static void cut(struct kg_mat *m, int64_t n)
 {
     if (m->data)
@@ -437,7 +437,7 @@ struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p)
     return x;
 }
 
-/* Where layer l's of (Lx,N,K) begin. */
+/* Offset of layer l in (Lx,N,K). */
 static int64_t choices_before(const struct kg_walk *p, int32_t l)
 {
     return kg_model_config_routed(&p->m->config, l) * p->pack->n * p->acts->k;

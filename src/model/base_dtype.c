@@ -43,7 +43,7 @@ static bool is_router(const struct kg_model *m, const struct kg_param *p)
     return l < m->config.layers;
 }
 
-/* As `kedge export --type` chooses; NULL: bf16. */
+/* The type that `kedge export --type` chooses; NULL: bf16. */
 static const struct kg_quant *
 narrowed(const struct kg_model *m, const struct kg_quant *type, const struct kg_param *p)
 {
@@ -59,7 +59,7 @@ static kg_status stored(const struct kg_quant **type, const struct kg_st_set *se
 {
     const struct kg_st_tensor *t = kg_st_find(set, p->name);
 
-    *type = t ? t->block : NULL; /* that a tensor is missing is said when it is read */
+    *type = t ? t->block : NULL; /* a missing tensor is reported when it is read */
     if (!*type || (*type)->form.bits > 0)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
@@ -68,7 +68,7 @@ static kg_status stored(const struct kg_quant **type, const struct kg_st_set *se
                    t->file, t->name, (*type)->name);
 }
 
-/* *type NULL: as stored in set */
+/* type: NULL: as stored in set */
 static kg_status choose(struct kg_model *m, const struct kg_quant *type,
                         const struct kg_st_set *set, struct kg_err *err)
 {
@@ -102,7 +102,7 @@ kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *
     if (!opts->base_dtype || opts->base)
         return KG_OK;
     KG_TRY(check(m, opts, err));
-    type = kg_quant_named(opts->base_dtype); /* none is as_stored */
+    type = kg_quant_named(opts->base_dtype); /* NULL: as_stored */
     m->base_dtype = type ? type->name : "as_stored";
     if (!type)
         KG_TRY(kg_model_open_files(&set, m, opts->source, err));

@@ -21,27 +21,27 @@ enum { BUCKET_BYTES = 16 << 20, RUNS = 64, ALIGN = 64 };
 struct run {
     const struct kg_param *p;
     int64_t row, rows;
-    uint64_t at; /* where they stand in the bucket */
+    uint64_t at; /* their byte offset in the bucket */
 };
 
 struct bucket {
     struct run run[RUNS];
     int n;
     uint64_t bytes;
-    size_t param; /* where the next one begins */
+    size_t param; /* the next bucket begins at this parameter's `row` */
     int64_t row;
 };
 
 struct collect {
     struct kg_model *m;
-    bool direct;                 /* by NCCL */
-    unsigned char *data;         /* owned: of a bucket; direct: the device's */
-    struct kg_ranks_part *parts; /* (2, ranks) owned: direct: out, in */
-    void *packed;   /* owned, page-locked: of a run, on its way to a device; NULL: none is
-                     * there */
-    float *wide;    /* owned, page-locked: (KG_SLAB_RUN) of master weights on a device, on
-                     * their way to the host; NULL: they are the host's */
-    uint64_t *ends; /* (ranks) owned: where each one's part of it ends */
+    bool direct;                 /* by NCCL, with the bucket on the device */
+    unsigned char *data;         /* owned: the bucket */
+    struct kg_ranks_part *parts; /* (2, ranks) owned, if direct: sent, received */
+    void *packed; /* owned, pinned: a run in the device's layout; NULL without a device */
+    /* (KG_SLAB_RUN) owned, pinned: master weights copied from a device; NULL if they are
+     * on the host */
+    float *wide;
+    uint64_t *ends; /* (ranks) owned: end of each rank's part of the bucket, in bytes */
 };
 
 static enum kg_dtype dtype_of(const struct kg_model *m, const struct kg_param *p)
@@ -61,7 +61,7 @@ static int64_t first_of(const struct run *r)
 
 /* ---- the walk ---- */
 
-/* The rows of p from b->row on that b takes yet, whole panels but for the last. */
+/* Number of rows of p from b->row on that fit in b: whole panels, except the last. */
 static int64_t rows_that_fit(const struct bucket *b, const struct kg_model *m,
                              const struct kg_param *p)
 {
@@ -76,7 +76,7 @@ static int64_t rows_that_fit(const struct bucket *b, const struct kg_model *m,
     return fit;
 }
 
-/* returns whether there is one */
+/* returns whether there is another bucket */
 static bool next_bucket(struct bucket *b, const struct kg_model *m)
 {
     b->n = 0;
@@ -102,8 +102,8 @@ static struct bucket first_bucket(const struct kg_model *m)
     return (struct bucket){.param = kg_model_first_trained(m)};
 }
 
-/* Of the largest bucket; packed: that a run takes as a device's products read it, panels
- * padded to whole ones; 0 where none is sent */
+/* Bytes of the largest bucket.   *packed: out, bytes of the largest run in the device's
+ * layout, with padded panels; 0 without a device */
 static uint64_t room_of(uint64_t *packed, const struct kg_model *m)
 {
     struct bucket b = first_bucket(m);
@@ -146,7 +146,7 @@ struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl)
 
 /* ---- a bucket ---- */
 
-/* Bytes of it that stand for elements before `end` of the layout. */
+/* Bytes of the bucket that hold elements before `end` of the layout. */
 static uint64_t bytes_before(const struct bucket *b, const struct kg_model *m,
                              int64_t end)
 {
@@ -161,7 +161,7 @@ static uint64_t bytes_before(const struct bucket *b, const struct kg_model *m,
     return bytes;
 }
 
-/* n elements from `from`, rounded by all threads. */
+/* Converts n elements, with all threads. */
 static kg_status convert(unsigned char *to, enum kg_dtype dtype, const float *from,
                          int64_t n, struct kg_err *err)
 {
@@ -183,7 +183,7 @@ static kg_status convert(unsigned char *to, enum kg_dtype dtype, const float *fr
     return status;
 }
 
-/* Elements [first, first+n) of the layout, which this rank has. */
+/* Converts elements [first, first+n) of the layout, which are in this rank's shard. */
 static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
                             const struct collect *c, int64_t first, int64_t n,
                             struct kg_err *err)
@@ -258,7 +258,8 @@ static kg_status move(struct collect *c, struct kg_err *err)
     return kg_ranks_nccl_exchange(ranks, out, in, "weights", err);
 }
 
-/* *status: of this rank's own part; a failure of it stops none of what all do together */
+/* *status: of this rank's own work. After a failure there the rank still takes part in
+ * the exchanges, for which the others wait. */
 static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status *status,
                             struct kg_err *err)
 {
@@ -311,7 +312,7 @@ kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
     struct bucket b = first_bucket(m);
     kg_status own = KG_OK;
     kg_status status = kg_ranks_agree(m->ranks, take_room(&c, err), "weights", err);
-    /* layers that are made of master weights as they come would need all of them */
+    /* a fetch that packs a layer from master weights would need all shards */
     assert(m->on_host != KG_HOST_LAYERS || m->host != m->backend);
     while (status == KG_OK && next_bucket(&b, m))
         status = one_bucket(&c, &b, &own, err);

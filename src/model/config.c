@@ -20,7 +20,7 @@ enum {
 
 static const char *const DTYPES[] = {"float32", "float16", "bfloat16"};
 
-/* Classes that are a family's causal language model with another head, or without one. */
+/* Whether a class is the family's causal language model, perhaps with another head. */
 static bool is_of_family(const char *name, const struct kg_arch *arch)
 {
     static const char *const ends[] = {
@@ -66,7 +66,7 @@ static kg_status read_sizes(const struct kg_config_reader *r)
     KG_TRY(kg_config_size(r, "intermediate_size", KG_MAX_WIDTH, 0, &c->ffn));
     KG_TRY(kg_config_size(r, "num_hidden_layers", KG_MAX_LAYERS, 0, &c->layers));
     KG_TRY(kg_config_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
-    /* null is as many as heads. If it is absent, Llama's class gives the same value. The
+    /* null means the number of heads. If it is absent, Llama's class does the same; the
      * other classes take a constant, which is not useful as a default. */
     KG_TRY(kg_config_size(
         r, "num_key_value_heads", MAX_HEADS,
@@ -97,8 +97,8 @@ static kg_status read_sizes(const struct kg_config_reader *r)
 
 /* ---- biases and numbers ---- */
 
-/* attention_bias of q, k, v and o where the class knows it. Of q, k, v alone are Qwen2's,
- * which cannot be switched off, and those of qkv_bias. */
+/* attention_bias is for q, k, v and o, in classes that have it. For q, k and v only:
+ * qkv_bias, and the biases of Qwen2, which cannot be switched off. */
 static kg_status read_biases(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -128,7 +128,7 @@ static const char *const ACT_NAMES[KG_ACTS] = {
 
 const char *kg_act_name(enum kg_act act) { return ACT_NAMES[act]; }
 
-/* hidden_act must say the same where the class reads hidden_activation. */
+/* Both fields, if given, must name the activation of the class. */
 static kg_status read_act(const struct kg_config_reader *r)
 {
     static const char *const keys[] = {"hidden_act", "hidden_activation"};
@@ -163,7 +163,7 @@ static kg_status read_softcap(const struct kg_config_reader *r, const char *key,
     return value || usual > 0 ? kg_config_real(r, r->root, key, usual, out) : KG_OK;
 }
 
-/* Multipliers, softcaps, and what else scores and embeddings are scaled by. */
+/* Multipliers, softcaps, and other factors of scores and embeddings. */
 static kg_status read_factors(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -286,7 +286,7 @@ kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
     return KG_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- all fields ---- */
 
 static kg_status read_all(const struct kg_config_reader *r)
 {
@@ -369,7 +369,7 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
     return status;
 }
 
-/* For a folder without config.json: one of its files tells what it is instead. */
+/* Folders without config.json, recognised by one of their files. */
 static const struct {
     const char *file, *is;
 } other_folders[] = {

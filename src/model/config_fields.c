@@ -14,14 +14,14 @@
 #include <string.h>
 
 enum rule {
-    HONOURED,    /* read below */
-    OF_EXPERTS,  /* honoured where the class has experts, else no field at all */
-    NO_EFFECT,   /* and kept when a checkpoint is written */
-    PASSED,      /* in no table: the same, and named in a warning */
+    HONOURED,    /* read by kedge */
+    OF_EXPERTS,  /* honoured if the class has experts, else refused */
+    NO_EFFECT,   /* kept when a checkpoint is written */
+    PASSED,      /* in no table: kept as well, and named in a warning */
     FORGOTTEN,   /* without effect, and not kept */
-    BEARS,       /* in no table, and may have an effect */
-    IS_OF_CLASS, /* true where the class has norms of queries and keys; or null; so are
-                    the next ones, with null for "not given" */
+    BEARS,       /* in no table, and may have an effect: refused */
+    IS_OF_CLASS, /* must be true if the class has QK-norm, else false. Here and below
+                    null is allowed: "not given" */
     IS_FALSE,
     IS_ZERO,
     IS_ONE,
@@ -58,7 +58,7 @@ static const struct field FIELDS[] = {
      "shared_expert_intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers",
      OF_EXPERTS},
     {"use_qk_norm", IS_OF_CLASS},
-    /* attention_bias says it where a class does not read this */
+    /* classes that do not read it have attention_bias */
     {"qkv_bias", NO_EFFECT},
     {"output_router_logits rope_interleaved lm_head_bias is_encoder_decoder "
      "add_cross_attention tie_encoder_decoder use_mrope",
@@ -73,15 +73,15 @@ static const struct field FIELDS[] = {
     {"auto_map", FORGOTTEN},
 };
 
-/* NO_EFFECT all, as are names that begin with _ and those of token ids. */
+/* All NO_EFFECT, as are names that begin with _ and names of token ids. */
 static const char *const WITHOUT_EFFECT[] = {
-    /* into how many slices a product was cut: of the same numbers */
+    /* the number of slices of a product, which do not change its result */
     "pretraining_tp",
-    /* read where use_sliding_window is set */
+    /* read if use_sliding_window is set */
     "max_window_layers",
-    /* of a loss that a recipe asks for, if it wants it */
+    /* for a loss that a recipe sets itself */
     "router_aux_loss_coef", "router_z_loss_coef",
-    /* layers that predict further tokens: extra tensors, which are passed over */
+    /* layers that predict further tokens: extra tensors, which are ignored */
     "num_nextn_predict_layers",
     /* who wrote the file, and how the Python classes compute, cache, batch and return */
     "transformers_version", "name_or_path", "transformers_weights", "is_llama_config",
@@ -102,7 +102,7 @@ static const char *const WITHOUT_EFFECT[] = {
     "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
     "task_specific_params", "pruned_heads", "classifier_dropout"};
 
-/* Honoured where the class has them, elsewhere unknown or what FIELDS says. */
+/* Honoured by classes that have them; for others as in FIELDS, or unknown. */
 static const struct {
     const char *keys;
     uint32_t reads;
@@ -120,7 +120,7 @@ static const struct {
     {"qkv_bias", KG_READS_QKV_BIAS},
 };
 
-/* What a name says that can bear on the mathematics; after _ at a word's beginning. */
+/* Parts of names that may concern the mathematics. _ matches the beginning of a word. */
 static const char *const BEARING[] = {
     "norm",      "rotary",     "_rope",   "_mrope",  "yarn",   "alibi",  "attn",
     "attention", "window",     "sink",    "mlp",     "ffn",    "_act",   "bias",
@@ -149,8 +149,7 @@ bool kg_config_is_text(const struct kg_json *value, const char *text)
     return found && strcmp(found, text) == 0;
 }
 
-/* A field that is absent or null takes the fallback; a fallback of 0 demands the
- * field. */
+/* fallback: for a field that is absent or null; 0: the field is required */
 kg_status kg_config_size(const struct kg_config_reader *r, const char *key, int64_t max,
                          int32_t fallback, int32_t *out)
 {
@@ -164,8 +163,7 @@ kg_status kg_config_size(const struct kg_config_reader *r, const char *key, int6
     return KG_OK;
 }
 
-/* A positive finite number; absent or null gives the fallback, where 0 demands the
- * field. */
+/* A positive finite number.   fallback: as in kg_config_size */
 kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json *object,
                          const char *key, double fallback, double *out)
 {
@@ -230,10 +228,10 @@ static bool text_bears(const char *text)
     for (size_t i = 0; i < sizeof BEARING / sizeof *BEARING; i++)
         if (strstr(plain, BEARING[i]))
             return true;
-    return *text; /* too long to be looked at */
+    return *text; /* too long to check */
 }
 
-/* Of a list or an object; what stands alone is told by its name. */
+/* Looks at texts and keys in a list or an object; a single value is judged by its key. */
 static bool value_bears(const struct kg_json *value)
 {
     const bool object = kg_json_type(value) == KG_JSON_OBJECT;
@@ -276,7 +274,7 @@ static enum rule rule_of(const char *key, const struct kg_json *value)
     return text_bears(key) || value_bears(value) ? BEARS : PASSED;
 }
 
-/* Whether a class has the field: `reads` of it, or of any. */
+/* Whether a class with these `reads` has the field; UINT32_MAX: any class. */
 static bool class_has(uint32_t reads, const char *key)
 {
     for (size_t f = 0; f < sizeof CLASS_FIELDS / sizeof *CLASS_FIELDS; f++)

@@ -3,8 +3,8 @@
  */
 #include "model/config_internal.h"
 
-/* Of a list with one number for each layer: 0 is a layer without rope. Where there is
- * none, every no_rope_layer_interval-th is. */
+/* no_rope_layers: a number per layer; 0: without rope. If it is absent, every
+ * no_rope_layer_interval-th layer is without rope. */
 static kg_status read_no_rope(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -27,8 +27,8 @@ static kg_status read_no_rope(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-/* Whether a class of this kind, where there are no layer_types, gives layer l a window.
- * from: max_window_layers;   pattern: of which the last has none */
+/* Whether a class of this kind gives layer l a window, if there are no layer_types.
+ * from: max_window_layers; pattern: period whose last layer has no window */
 static bool usually_slides(enum kg_windows kind, int32_t l, bool turned, int64_t from,
                            int32_t pattern)
 {
@@ -46,7 +46,7 @@ static bool usually_slides(enum kg_windows kind, int32_t l, bool turned, int64_t
     }
 }
 
-/* Layers with a window, where there are no layer_types. */
+/* Sets the layers with a window, if there are no layer_types. */
 static kg_status usual_windows(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -103,7 +103,7 @@ bool kg_config_has_switch(const struct kg_arch *arch)
            arch->windows == KG_WINDOWS_NO_ROPE;
 }
 
-/* c->window: 0 where the class or the file has none */
+/* c->window: 0 if the class or the file has none */
 static kg_status read_window_size(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -126,7 +126,7 @@ static kg_status read_window_size(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-/* Layers with a window turn by a base of their own, where the class has one. */
+/* In classes with a local rope, layers with a window have a separate base. */
 static kg_status read_local_rope(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
@@ -139,7 +139,7 @@ static kg_status read_local_rope(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-/* A token sees those before it; no class that has the field is asked for more. */
+/* Attention must be causal. */
 static kg_status check_causal(const struct kg_config_reader *r)
 {
     static const char key[] = "use_bidirectional_attention";

@@ -16,7 +16,7 @@ static const char *const ROPE_NAMES[KG_ROPES] = {
 
 const char *kg_rope_name(enum kg_rope rope) { return ROPE_NAMES[rope]; }
 
-/* Keys of the object, and the types that have them, as bits. */
+/* Keys of the rope object, and the types that have them, as bits. */
 static const struct {
     const char *key;
     uint32_t of;
@@ -113,7 +113,7 @@ static double yarn_attention(double factor, double scale)
     return factor <= 1 ? 1.0 : 0.1 * scale * kg_log(factor) + 1.0;
 }
 
-/* 0 where it is absent or null, which says the same. */
+/* 0 if it is absent or null; a given 0 means the same. */
 static kg_status read_mscale(const struct kg_config_reader *r, const struct kg_json *rope,
                              const char *key, double *out)
 {
@@ -125,8 +125,8 @@ static kg_status read_mscale(const struct kg_config_reader *r, const struct kg_j
                : kg_config_real(r, rope, key, 0, out);
 }
 
-/* Fields that are absent or null have their usual values, as in transformers, where the
- * mscales count only together. */
+/* Absent or null fields have the defaults of transformers. The two mscales count only
+ * together. */
 static kg_status read_yarn(const struct kg_config_reader *r, const struct kg_json *rope)
 {
     struct kg_model_config *c = r->c;
@@ -151,7 +151,7 @@ static kg_status read_yarn(const struct kg_config_reader *r, const struct kg_jso
     return kg_config_real(r, rope, "attention_factor", usual, &c->rope_attention);
 }
 
-/* A number for each pair. */
+/* A list of one number per pair. */
 static kg_status read_list(const struct kg_config_reader *r, const struct kg_json *rope,
                            const char *key, float *out)
 {
@@ -170,8 +170,8 @@ static kg_status read_list(const struct kg_config_reader *r, const struct kg_jso
     return kg_config_refuse(r, key, list, expected);
 }
 
-/* original_max_position_embeddings, inside or outside of the object, and the factor that
- * follows of it. */
+/* original_max_position_embeddings, in the object or at the top level, and the factor
+ * that follows from it. */
 static kg_status read_longrope_positions(const struct kg_config_reader *r,
                                          const struct kg_json *rope)
 {
@@ -200,8 +200,8 @@ static kg_status read_longrope_positions(const struct kg_config_reader *r,
     return KG_OK;
 }
 
-/* The long factors hold for sequences beyond the original positions, from their first
- * token on: what a token was would change as its sequence grows. So none grows beyond. */
+/* The long factors apply to all tokens of a sequence longer than the original positions:
+ * its first keys would change when it grows beyond. So sequences must stay within. */
 static kg_status read_longrope(const struct kg_config_reader *r,
                                const struct kg_json *rope)
 {
@@ -232,7 +232,7 @@ static kg_status read_rope_type(const struct kg_config_reader *r, const char *na
     const struct kg_json *type = kg_json_get(rope, "rope_type");
     if (!type)
         type = kg_json_get(rope, "type");
-    r->c->rope = KG_ROPE_DEFAULT; /* where there is none */
+    r->c->rope = KG_ROPE_DEFAULT; /* without a type */
     if (object && !type)
         return KG_OK;
     for (int i = 0; object && i < KG_ROPES; i++)
@@ -247,8 +247,8 @@ static kg_status read_rope_type(const struct kg_config_reader *r, const char *na
                                       "dynamic, llama3 or yarn");
 }
 
-/* A field that newer files have in the object and older ones beside it: one that both
- * have is the same. */
+/* A field that newer files have in the rope object and older ones at the top level. If a
+ * file has both, they must be equal. */
 static kg_status read_either(const struct kg_config_reader *r, const struct kg_json *rope,
                              const char *name, const char *key, double *value)
 {
@@ -262,7 +262,7 @@ static kg_status read_either(const struct kg_config_reader *r, const struct kg_j
                          r->doc->where, key, outer, *value, name);
 }
 
-/* partial_rotary_factor: the part of a head that is turned. */
+/* partial_rotary_factor: the part of a head that rotates. */
 static kg_status read_part(const struct kg_config_reader *r, const struct kg_json *rope,
                            const char *name)
 {

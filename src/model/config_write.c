@@ -18,7 +18,7 @@ struct writer {
     struct kg_err *err;
 };
 
-/* Whether the field comes from the source, below. */
+/* Whether put_kept copies the field from the source. */
 static bool is_kept(const struct writer *w, const char *key)
 {
     const struct kg_json *value = kg_json_get(w->source, key);
@@ -61,7 +61,7 @@ static kg_status put_double(const struct writer *w, const char *key, double valu
     return kg_json_put_double(w->out, value, w->err);
 }
 
-/* A whole number as one: newer releases refuse 256.0 where their class has an int. */
+/* Writes a whole number as an integer: newer releases refuse 256.0 for an int. */
 static kg_status put_whole(const struct writer *w, const char *key, double value)
 {
     const bool whole = value < 1e9 && value == (double)(int64_t)value;
@@ -88,8 +88,7 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
     KG_TRY(put_int(w, "num_hidden_layers", c->layers));
     KG_TRY(put_int(w, "num_attention_heads", c->heads));
     KG_TRY(put_int(w, "num_key_value_heads", c->kv_heads));
-    /* Where the class derives it, a field that says the same would only confuse older
-     * releases. */
+    /* if the class derives the same value, the field only confuses older releases */
     if ((c->arch->reads & KG_READS_HEAD_DIM) || c->head_dim * c->heads != c->hidden)
         KG_TRY(put_int(w, "head_dim", c->head_dim));
     return put_int(w, "max_position_embeddings",
@@ -119,7 +118,7 @@ static kg_status put_list(const struct writer *w, const char *key, const float *
     return kg_str_puts(w->out, "]", w->err);
 }
 
-/* As its class's older releases want it: three fields, the positions outside. */
+/* The form that older releases of the class require, with positions at the top level. */
 static kg_status put_longrope(const struct writer *w, const struct kg_model_config *c)
 {
     const int32_t pairs = kg_rope_pairs(c);
@@ -135,8 +134,8 @@ static kg_status put_longrope(const struct writer *w, const struct kg_model_conf
     return kg_str_puts(w->out, "}", w->err);
 }
 
-/* The part of a head that is turned, such that head_dim x part, cut to an integer as its
- * readers do, is the columns: their quotient may be one ulp short of that (30 of 44). */
+/* The part of a head that rotates. Readers truncate head_dim x part to an integer, so the
+ * quotient, which may be one ulp too small for that (30 of 44), is raised. */
 static double rotary_part(const struct kg_model_config *c)
 {
     const int32_t turned = 2 * c->rope_pairs;
@@ -173,7 +172,7 @@ static kg_status put_rope(const struct writer *w, const struct kg_model_config *
     return kg_str_puts(w->out, "}", w->err);
 }
 
-/* A list with one entry for each layer, by the bit that it tells. */
+/* A list with one entry per layer: `with` if its bit is set, else `without`. */
 static kg_status put_by_layer(const struct writer *w, const struct kg_model_config *c,
                               const char *key, enum kg_layer_kind bit, const char *with,
                               const char *without)

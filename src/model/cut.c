@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* pieces: (of the whole) this rank's are there.   ends: (ranks) */
+/* pieces: (pieces of the slab) this rank's are set.   ends: (ranks) scratch */
 static kg_status gather(double *pieces, uint64_t *ends, struct kg_ranks *ranks, int64_t n,
                         struct kg_err *err)
 {

@@ -20,7 +20,7 @@ static struct kg_ivec slots(const int32_t *of, const struct kg_walk *p,
     return kg_ivec(of, p->pack->n * r->k);
 }
 
-/* (N,1) as it lies. */
+/* A matrix (N,1) as a vector. */
 static struct kg_vec column(struct kg_mat m) { return kg_vec(m.data, m.rows); }
 
 /* ---- forward ---- */
@@ -47,7 +47,7 @@ static kg_status add_shared(const struct kg_walk *p, const struct kg_layer_param
     return kg_op_combine(be, to, out, x->share, own, true, err);
 }
 
-/* To gates and ups. */
+/* From h2 to gate and up of the experts and of the shared one. */
 static kg_status open_experts(const struct kg_walk *p, int32_t l,
                               const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -87,8 +87,8 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
 }
 
 /* ---- backward ---- */
-/* From the sum and the products after the gates: gate and up become their gradients, and
- * s->dw that of the weights. */
+/* Backward of the weighted sum and of down: gate and up are overwritten by their
+ * gradients; s.dw <- gradients of the weights w_k. */
 static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_expert_acts *x, struct kg_mat dy,
                            struct kg_grads grads, struct kg_err *err)
@@ -105,7 +105,7 @@ static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params
     return kg_op_swiglu_bwd(be, x->gate, x->up, s.dact, x->gate, x->up, err);
 }
 
-/* From the products of gates and ups to dh. */
+/* Backward of gate and up: dh <- the gradient of h2. */
 static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                           const struct kg_layer_acts *a, struct kg_mat dh,
                           struct kg_grads grads, struct kg_err *err)
@@ -123,7 +123,7 @@ static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params 
     return kg_op_combine(be, dh, s.out, ones, slots(r->place, p, r), false, err);
 }
 
-/* x as products read it: itself in fp32, else rounded into `store`. */
+/* *out <- x in ct, as products read it: x if ct is fp32, else rounded into `store`. */
 static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_mat store,
                          struct kg_mat x, struct kg_err *err)
 {
@@ -144,8 +144,8 @@ static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_param
     return kg_linear_bwd(p, grads, w->router, dz, a->h2, dh, true, err);
 }
 
-/* Of what is added of the shared one and the products after its gates; with dact = dy
- * Wdown:   ds = dact . act;   dWdown = dy^T (s act) */
+/* Backward of the shared expert's sum and of its down, with dact = dy Wdown:
+ *     ds = dact . act;   dWdown = dy^T (s act) */
 static kg_status close_shared_bwd(const struct kg_walk *p,
                                   const struct kg_layer_params *w,
                                   const struct kg_expert_acts *x, struct kg_mat dy,
@@ -163,7 +163,7 @@ static kg_status close_shared_bwd(const struct kg_walk *p,
                              err);
 }
 
-/* From its gates and its weight, added to dh. */
+/* Backward of the shared expert's gate, up and weight: adds to dh. */
 static kg_status open_shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                                  const struct kg_layer_acts *a, struct kg_mat dh,
                                  struct kg_grads grads, struct kg_err *err)
@@ -185,7 +185,7 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
     KG_TRY(close_bwd(p, w, &a->experts, dy, grads, err));
     if (w->share)
         KG_TRY(close_shared_bwd(p, w, &a->experts, dy, grads, err));
-    KG_TRY(open_bwd(p, w, a, dh, grads, err)); /* dy is read no more */
+    KG_TRY(open_bwd(p, w, a, dh, grads, err)); /* overwrites dy, if in one memory */
     KG_TRY(router_bwd(p, w, a, dh, grads, err));
     return w->share ? open_shared_bwd(p, w, a, dh, grads, err) : KG_OK;
 }

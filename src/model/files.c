@@ -23,7 +23,7 @@ static bool begins(const char *name, const char *with)
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-/* Bytes of a wrapper's name at the beginning of a part of a name, with its dot. */
+/* Bytes of the wrapper's name, with its dot, with which a part of a name begins; or 0. */
 static size_t wrapper_bytes(const char *part)
 {
     static const char *const wrappers[] = {
@@ -35,7 +35,7 @@ static size_t wrapper_bytes(const char *part)
     return 0;
 }
 
-/* A kg_st_rename.   context: bool, whether the head's tensor is the embedding's */
+/* A kg_st_rename.   context: bool, whether to name the head as the embedding */
 static bool own_name(char to[KG_ST_MAX_NAME], const char *name, void *context)
 {
     const bool *head_is_embed = context;
@@ -103,7 +103,7 @@ kg_status kg_config_settle_head(struct kg_model_config *c, const char *dir,
         return KG_OK;
     const kg_status status = open_named(&set, false, dir, err);
     if (status == KG_ENOTFOUND)
-        return KG_OK; /* a config alone */
+        return KG_OK; /* only a config */
     KG_TRY(status);
     const struct kg_st_tensor *head = kg_st_find(set, HEAD);
     const struct kg_st_tensor *embed = kg_st_find(set, EMBED);
@@ -112,7 +112,7 @@ kg_status kg_config_settle_head(struct kg_model_config *c, const char *dir,
     return KG_OK;
 }
 
-/* ---- what the model does not have ---- */
+/* ---- other tensors ---- */
 
 static bool ends(const char *name, const char *with)
 {
@@ -120,7 +120,8 @@ static bool ends(const char *name, const char *with)
     return n >= m && strcmp(name + n - m, with) == 0;
 }
 
-/* Of a layer after the last that predicts further tokens.   returns the layer, or -1 */
+/* returns the number of the tensor's layer, if that is one after the last, which predicts
+ * further tokens; else -1 */
 static long next_layer(const struct kg_model *m, const char *name)
 {
     static const char layer[] = "model.layers.";
@@ -142,11 +143,11 @@ static bool is_without_effect(const struct kg_model *m, const char *name)
 }
 
 struct passed {
-    char names[256]; /* "a.*.b, c": layers that differ in their number once */
+    char names[256]; /* "a.*.b, c": each pattern once */
     size_t n;
 };
 
-/* The name with * for numbers of layers, or all of a layer after the last. */
+/* The name with * for numbers; one pattern for all of a layer after the last. */
 static void pattern_of(char *to, size_t bytes, const struct kg_model *m, const char *name)
 {
     const long beyond = next_layer(m, name);

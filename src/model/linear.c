@@ -27,7 +27,7 @@
 /* One matrix for all rows, or one for each expert of a route. */
 struct matrices {
     const struct kg_param *c;     /* expert 0's */
-    const struct kg_param *next;  /* expert 1's, or itself where there is one */
+    const struct kg_param *next;  /* expert 1's; c if there is only one matrix */
     const struct kg_route *route; /* NULL: one for all rows */
 };
 
@@ -41,7 +41,7 @@ static struct matrices of_each(struct kg_param *of_0, const struct kg_route *r)
     return (struct matrices){of_0, r->n_experts > 1 ? kg_expert(of_0, 1) : of_0, r};
 }
 
-/* What is beside them. */
+/* The factors A and B of their adapters. */
 static struct matrices a_of(struct matrices w)
 {
     return (struct matrices){w.c->adapter->a, w.next->adapter->a, w.route};
@@ -67,7 +67,7 @@ static kg_status multiply(const struct kg_walk *p, struct kg_mat y, struct kg_ma
     return kg_op_matmul_groups(be, y, x, m.c->compute, &g, kind, accumulate, err);
 }
 
-/* dC += dy^T x, where C is trained */
+/* dC += dy^T x, if C is trained */
 static kg_status add_grad(const struct kg_walk *p, struct kg_grads grads,
                           struct matrices m, struct kg_mat dy, struct kg_mat x,
                           struct kg_err *err)
@@ -84,7 +84,7 @@ static kg_status add_grad(const struct kg_walk *p, struct kg_grads grads,
     return kg_op_matmul_groups(be, dc, dy, x, &g, KG_MATMUL_TN, true, err);
 }
 
-/* y as a sum in fp32: itself, or room for it. */
+/* Where y is summed in fp32: y itself, or scratch. */
 static struct kg_mat sum_of(const struct kg_walk *p, struct kg_mat y)
 {
     return y.dtype == KG_F32 ? y : kg_mat(p->acts->wide.data, KG_F32, y.rows, y.cols);
@@ -104,8 +104,8 @@ static kg_status multiply_two(const struct kg_walk *p, struct kg_mat y,
     return kg_op_matmul_two(p->m->backend, y, f, sum_of(p, y), kind, accumulate, err);
 }
 
-/* *t = s (x C^T) or, NN, s (x C), on the narrow side: fp32, times s, rounded once.
- * of: the adapter that C is of */
+/* *t = s (x C^T) or, NN, s (x C): summed and scaled in fp32, rounded once.
+ * of: the adapter of C */
 static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
                         const struct kg_adapter *of, struct kg_mat x, struct matrices c,
                         enum kg_matmul_kind kind, struct kg_err *err)
@@ -120,14 +120,14 @@ static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
 }
 
 /* ---- forward ---- */
-/* The adapter of the rows of a run; NULL: none. */
+/* The adapter of w in the rows of a run; NULL: none. */
 static const struct kg_adapter *
 beside(const struct kg_walk *p, const struct kg_mix_run *run, const struct kg_param *w)
 {
     return run->model->params[w - p->m->params].adapter;
 }
 
-/* How many runs of the pack have something beside w. */
+/* Number of runs of the pack with an adapter of w. */
 static int32_t runs_beside(const struct kg_walk *p, const struct kg_param *w)
 {
     int32_t n = 0;
@@ -152,7 +152,7 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_mix_run *run,
                     true, err);
 }
 
-/* y of one run alone: both parts in one pass over it. */
+/* y in the rows of one run, by one operation. */
 static kg_status linear_run(const struct kg_walk *p, const struct kg_mix_run *run,
                             struct kg_mat y, struct kg_mat x, const struct kg_param *w,
                             bool accumulate, struct kg_err *err)
@@ -198,8 +198,8 @@ kg_status kg_linear_onto(const struct kg_walk *p, struct kg_mat y, struct kg_mat
     return kg_linear(p, y, x, w, true, err);
 }
 
-/* *to <- its union with `next`, if weights in rows follow each other in memory, and the
- * columns of their results do. */
+/* Merges `next` into *to, if their weights (layout KG_ROWS) follow each other in memory
+ * and their results are adjacent columns.   returns whether it did */
 static bool join(struct kg_product *to, const struct kg_product *next)
 {
     const struct kg_mat right = kg_mat_cols(to->c, to->c.cols, next->c.cols);
@@ -213,7 +213,7 @@ static bool join(struct kg_product *to, const struct kg_product *next)
     return true;
 }
 
-/* In rows [first, first+n_rows), by W alone. */
+/* kg_linear_shared in rows [first, first+n_rows), without adapters. */
 static kg_status multiply_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
                                  struct kg_mat x, const struct kg_param *const *w,
                                  int64_t first, int64_t n_rows, struct kg_err *err)
@@ -230,7 +230,7 @@ static kg_status multiply_shared(const struct kg_walk *p, int n, const struct kg
                                err);
 }
 
-/* Whether some of n weights have something beside them in a run. */
+/* Whether some of n weights have adapters in a run. */
 static bool any_beside(const struct kg_walk *p, const struct kg_mix_run *run, int n,
                        const struct kg_param *const *w)
 {
@@ -290,7 +290,7 @@ static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p,
 
     KG_TRY(narrow(&t, p, c, x, a_of(w), KG_MATMUL_NT, err));
     KG_TRY(add_grad(p, grads, b_of(w), dy, t, err));
-    KG_TRY(narrow(u, p, c, dy, b_of(w), KG_MATMUL_NN, err)); /* instead of t */
+    KG_TRY(narrow(u, p, c, dy, b_of(w), KG_MATMUL_NN, err)); /* overwrites t */
     return add_grad(p, grads, a_of(w), *u, x, err);
 }
 
@@ -320,7 +320,7 @@ kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
     return multiply_two(p, dx, f, KG_MATMUL_NN, accumulate, err);
 }
 
-/* dx (=|+=) dy W + u A, of fp32 */
+/* dx (=|+=) dy W + u A, in fp32 */
 static kg_status back_alone(const struct kg_walk *p, struct matrices w, struct kg_mat dx,
                             struct kg_mat dy, bool accumulate, struct kg_err *err)
 {
@@ -360,8 +360,8 @@ static uint64_t product_bytes(const struct kg_model *m, const struct kg_param *p
     return kg_product_room(rows, p->cols);
 }
 
-/* Of products with two or three weights. Those of gate and up are bf16: as wide as one
- * in fp32, so that only the weight takes more. */
+/* Workspace of joined products: of q, k and v, or of gate and up. The bf16 results of
+ * gate and up take the room of one fp32 result, so only the second weight adds room. */
 static uint64_t joined_bytes(const struct kg_model *m, const struct kg_layer_params *w)
 {
     const struct kg_param *g = w->wgate ? w->wgate : w->sgate;

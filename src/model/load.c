@@ -88,7 +88,7 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
 }
 
 /* ---- conversion ---- */
-/* Whether values lie in the file as they are here, one after the other. */
+/* Whether the file has all values in order: no blocks, no paired rows, nothing added. */
 static bool is_plain(const struct kg_st_tensor *t)
 {
     return !t->block && t->paired == 0 && t->added == 0;
@@ -104,13 +104,14 @@ static int64_t value_count(const struct kg_st_tensor *t)
 
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Values of a row of the file; a vector whose values are paired has rows of one. */
+/* Number of values in a row of the file; 1 for a vector of paired values. */
 static int64_t row_values(const struct kg_st_tensor *t)
 {
     return t->n_dims == 1 && t->paired ? 1 : t->shape[t->n_dims - 1];
 }
 
-/* The row of the file that is row r of a head whose pairs stand together there. */
+/* The row of the file that has row r. If paired > 0 (rows per head), the file interleaves
+ * the halves of a head, so that rope pairs are adjacent. */
 static int64_t file_row(const struct kg_st_tensor *t, int64_t r)
 {
     if (t->paired == 0)
@@ -119,15 +120,15 @@ static int64_t file_row(const struct kg_st_tensor *t, int64_t r)
     return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
 
-/* The bytes of row r, which may stand elsewhere in the file. */
+/* The bytes of row r in the file. */
 static const unsigned char *data_of_row(const struct kg_st_tensor *t, int64_t r)
 {
     return t->data + t->bytes / (uint64_t)(value_count(t) / row_values(t)) *
                          (uint64_t)file_row(t, r);
 }
 
-/* At most n values from the i-th on, which are of one row and one block. *done: how many
- */
+/* Converts values from the i-th on: at most n, and at most to the end of their row and
+ * block.   *done: out, their number */
 static kg_status convert_run(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
                              enum kg_dtype from, int64_t i, int64_t n, int64_t *done,
                              struct kg_err *err)
@@ -174,7 +175,7 @@ static kg_status convert_piece(void *dst, enum kg_dtype to, const struct kg_st_t
                             from, (size_t)n, err);
 }
 
-/* n values of t from `first` on. */
+/* Converts n values of t from `first` on. */
 static kg_status convert(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
                          enum kg_dtype from, int64_t first, int64_t n, struct kg_err *err)
 {
@@ -201,7 +202,7 @@ static int64_t piece_of(int64_t elements)
     return elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS;
 }
 
-/* n elements of p from the i-th on, as fp32. */
+/* Reads elements [i, i+n) of p as fp32. */
 static kg_status read_piece(float *piece, const struct kg_st_tensor *t,
                             enum kg_dtype dtype, const struct kg_param *p, int64_t i,
                             int64_t n, struct kg_err *err)
@@ -209,7 +210,7 @@ static kg_status read_piece(float *piece, const struct kg_st_tensor *t,
     return convert(piece, KG_F32, t, dtype, p->file_row * p->cols + i, n, err);
 }
 
-/* As fp32 to `to` of a backend.   piece: (piece_of its elements) */
+/* Reads p as fp32 into `to`, memory of be.   piece: (piece_of its elements) */
 static kg_status put_param(const struct kg_backend *be, float *to,
                            const struct kg_st_set *set, const struct kg_param *p,
                            float *piece, struct kg_err *err)
@@ -226,7 +227,7 @@ static kg_status put_param(const struct kg_backend *be, float *to,
     return KG_OK;
 }
 
-/* Reads the part of p that the master weights have; for a cut, nothing else is read. */
+/* Reads the part of p that is in this rank's shard of the master weights. */
 static kg_status put_trained(struct kg_model *m, const struct kg_st_set *set,
                              const struct kg_param *p, float *piece, struct kg_err *err)
 {
@@ -250,7 +251,7 @@ static kg_status put_master(struct kg_model *m, const struct kg_st_set *set, flo
     return KG_OK;
 }
 
-/* `put` with a piece for the largest parameter of the kind that it puts. */
+/* Calls `put` with a piece for the largest parameter, or vector if not `products`. */
 static kg_status
 with_piece(struct kg_model *m, const struct kg_st_set *set, bool products,
            kg_status (*put)(struct kg_model *m, const struct kg_st_set *set, float *piece,
@@ -285,7 +286,7 @@ kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
 }
 
 /* ---- inference ---- */
-/* Starts reading the pages behind a mapped tensor; a refusal only costs time later. */
+/* Starts reading the pages of a mapped tensor; a failure only costs time later. */
 static void read_ahead(const struct kg_st_tensor *t)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -322,7 +323,7 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
                       kg_dtype_traits(m->ct)->bytes, "a piece of a checkpoint", err);
 }
 
-/* A piece that the host has, for an operation: itself where that may read it. */
+/* Lets an operation of be read a host piece: in place, or after a copy to s->there. */
 static kg_status lend(struct kg_mat *from, struct source *s, const struct kg_backend *be,
                       struct kg_err *err)
 {
@@ -361,9 +362,9 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
 }
 
 /* ---- panels of 4 and 8 bits ---- */
-/* Blocks of a GGUF go in as they are; other tensors are rounded to nearest, as llama.cpp
- * does. */
-/* The rows of one panel.   x: (cols) and its blocks, for what is rounded here */
+/* Fills one panel. Blocks of the wanted type are copied from a GGUF file; other values
+ * are rounded to nearest, as in llama.cpp.   x: (cols) values, then room for their
+ * blocks */
 static kg_status code_panel(const struct kg_param *p, const struct kg_st_tensor *t,
                             int64_t panel, float *x, struct kg_err *err)
 {
@@ -518,7 +519,7 @@ static kg_status load_weights(struct kg_model *m, const struct kg_st_set *set,
                               const struct kg_model_opts *opts, struct kg_err *err)
 {
     if (m->lora) {
-        /* The base as for inference, and what stands beside it. */
+        /* the base as for inference, then the adapters */
         if (opts->trainable)
             KG_TRY(kg_model_check_values(m, set, err));
         KG_TRY(load_inference(m, set, err));
@@ -541,7 +542,7 @@ static kg_status load(struct kg_model *m, const char *dir,
     if (!m->dir)
         return KG_ENOMEM;
     KG_TRY(kg_model_open_files(&priv->set, m, dir, err));
-    /* Every tensor is checked before memory of the model's size is asked for. */
+    /* check every tensor before memory of the model's size is allocated */
     for (size_t i = 0; i < m->n_base; i++) {
         const struct kg_st_tensor *t = NULL;
         enum kg_dtype dtype = KG_F32;

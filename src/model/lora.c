@@ -37,7 +37,7 @@ static kg_status add(struct kg_model *m, struct kg_param **out, const struct kg_
     return kg_param_place(m, p, err);
 }
 
-/* Beside parts of one tensor stand parts of one B, and one A, which all of them read. */
+/* Parameters that are parts of one tensor have parts of one B and share one A. */
 static bool shares_a(const struct kg_param *w) { return w->file_row > 0; }
 
 static kg_status add_pair(struct kg_model *m, struct kg_adapter *c, struct kg_param *w,
@@ -59,7 +59,8 @@ static kg_status add_pair(struct kg_model *m, struct kg_adapter *c, struct kg_pa
     return KG_OK;
 }
 
-/* Beside matrices w and v, of two experts.   key: who says the targets, for errors */
+/* Compares the adapters of w and v, matrices of two experts.   key: that of the targets,
+ * for errors */
 static kg_status check_alike(const struct kg_param *w, const struct kg_param *v,
                              const char *key, struct kg_err *err)
 {
@@ -80,9 +81,8 @@ static kg_status check_alike(const struct kg_param *w, const struct kg_param *v,
         (double)b->scale, v->name);
 }
 
-/* Experts of a layer are computed together: a matrix of one has an adapter if that of the
- * others has, of the same rank. Parameters of one expert stand after those of the one
- * before. */
+/* The experts of a layer are computed together: all or none have an adapter on a matrix,
+ * with one rank and scale. Parameters are ordered by expert. */
 static kg_status check_experts(const struct kg_model *m, const char *key,
                                struct kg_err *err)
 {
@@ -137,7 +137,7 @@ bool kg_lora_on_experts(const struct kg_model *m)
     return false;
 }
 
-/* Parameters stand as the forward meets them, a layer's router after its attention. */
+/* Parameters are in the order of the forward: a layer's router is after its attention. */
 bool kg_model_moves_routers(const struct kg_model *m)
 {
     const struct kg_param *last = NULL;
@@ -154,8 +154,8 @@ bool kg_model_moves_routers(const struct kg_model *m)
 
 enum { PIECE = 1 << 16 };
 
-/* Uniform in +-1/sqrt(in), element e by word e % 4 of the counter (parameter, e / 4), as
- * torch.nn.init.kaiming_uniform_(a=sqrt(5)) has it in distribution. */
+/* Uniform in +-bound; element e uses word e % 4 of the counter (parameter, e / 4). With
+ * bound 1/sqrt(in): the distribution of torch.nn.init.kaiming_uniform_(a=sqrt(5)). */
 static void fill_uniform(float *w, int64_t first, int64_t n, double bound, uint64_t param,
                          uint64_t seed)
 {
@@ -309,7 +309,7 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir, struct kg_err *err)
 
 /* ---- merging ---- */
 
-/* A, and of B the rows [row, row+n), on the host. */
+/* A, and rows [row, row+n) of B, on the host. */
 struct pair {
     float *a; /* (r, cols) owned */
     float *b; /* (n, r) in the same block */

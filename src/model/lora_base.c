@@ -74,7 +74,7 @@ kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err)
 
 /* ---- the file ---- */
 
-/* The type that the base's values were rounded to; "": those of its files. */
+/* The type to which the base's values were rounded; "": not rounded. */
 static const char *rounded(const struct kg_model *m)
 {
     return m->base_dtype && strcmp(m->base_dtype, "as_stored") != 0 ? m->base_dtype : "";

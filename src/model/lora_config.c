@@ -14,8 +14,8 @@
 
 #define MAX_ALPHA 1e6
 
-/* read below, or for those who train by PEFT (lora_dropout: there is none here),
- * initialise, or look for the base */
+/* Fields that are read below, or that matter only to train with PEFT (lora_dropout), to
+ * initialise, or to find the base. */
 static const char known[] =
     "r lora_alpha use_rslora target_modules exclude_modules layers_to_transform "
     "layers_pattern rank_pattern alpha_pattern peft_type task_type "
@@ -23,8 +23,8 @@ static const char known[] =
     "lora_dropout eva_config megatron_core qalora_group_size ensure_weight_tying "
     "runtime_config";
 
-/* How PEFT initialised A and B, where it left the base as it was. PiSSA, OLoRA, LoftQ and
- * others take their start out of W, each time that such an adapter is loaded. */
+/* Whether PEFT's initialisation of A and B leaves W as it is. With PiSSA, OLoRA, LoftQ
+ * and others PEFT subtracts the initial B A from W each time that it loads an adapter. */
 static bool leaves_base(const struct kg_json *init)
 {
     static const char *const harmless[] = {"gaussian", "eva", "orthogonal"};
@@ -89,7 +89,7 @@ static kg_status refuse_field(const struct kg_json_doc *doc, const char *key,
     return err->code;
 }
 
-/* Names and expressions are C strings, which a NUL would cut short in silence. */
+/* Names and expressions become C strings, which a NUL would silently truncate. */
 static kg_status check_texts(const struct kg_json_doc *doc, const char *key,
                              const struct kg_json *v, struct kg_err *err)
 {
@@ -135,7 +135,7 @@ static kg_status read_type(const struct kg_json_doc *doc, struct kg_err *err)
                    "%s: key 'peft_type': expected LORA, found %.40s", doc->where, type);
 }
 
-/* sqrt(r) instead of r, where it says so */
+/* use_rslora: the scale is alpha / sqrt(r) instead of alpha / r */
 static kg_status read_rslora(struct kg_lora *l, const struct kg_json_doc *doc,
                              struct kg_err *err)
 {
@@ -163,7 +163,7 @@ static kg_status read_alpha(struct kg_lora *l, const struct kg_json_doc *doc,
         doc->where, kg_json_is_number(alpha) ? "none such" : kg_json_type_name(alpha));
 }
 
-/* Key `key`, at `at` of it where that is not NULL, is none of what is expected. */
+/* Fails: the value of `key`, or of its entry `at` if not NULL, is not as expected. */
 static kg_status unlike(const struct kg_json_doc *doc, const char *key, const char *at,
                         const char *expected, const struct kg_json *found,
                         struct kg_err *err)
@@ -236,7 +236,7 @@ static kg_status add_layer(struct kg_lora *l, const struct kg_json_doc *doc,
     return kg_lora_add_rule(l, KG_LORA_LAYER, "", (double)layer, doc->where, err);
 }
 
-/* The list of layers is called so in every model; one of several names may be it. */
+/* The list of layers is "layers" in every model; one of several names must be that. */
 static bool is_layers(const struct kg_json *v)
 {
     const char *text = kg_json_text(v, NULL);
@@ -275,7 +275,7 @@ struct pattern_key {
     const char *key, *expected;
     enum kg_lora_kind kind;
     double most;
-    bool whole; /* integers alone */
+    bool whole; /* only integers */
 };
 static const struct pattern_key pattern_keys[] = {
     {"rank_pattern", "an integer above 0", KG_LORA_RANK, INT32_MAX, true},
@@ -350,8 +350,8 @@ kg_status kg_lora_read(struct kg_lora *l, const char *dir, struct kg_err *err)
 
 /* ---- writing ---- */
 
-/* The rules of a kind, in their order: values, names, or both.   before, behind: of a
- * list with the key's name in front, which is not there where it is empty */
+/* Writes the rules of a kind in order, as values, names, or both, between `before`, which
+ * has the key, and `behind`; nothing if there are none. */
 static kg_status put_rules(struct kg_str *out, const struct kg_lora *l,
                            enum kg_lora_kind kind, const char *before, const char *behind,
                            struct kg_err *err)
@@ -398,8 +398,8 @@ static kg_status put_layers(struct kg_str *out, const struct kg_lora *l,
                      "]", err);
 }
 
-/* Keys in the order of the alphabet; those that say nothing are left out, but for what
- * every such file has. */
+/* Keys in alphabetical order. Keys without effect are omitted, except those that every
+ * such file has. */
 kg_status kg_lora_write(struct kg_str *out, const struct kg_lora *l, const char *base,
                         struct kg_err *err)
 {

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is said ---- */
+/* ---- settings ---- */
 
 kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *what,
                              struct kg_err *err)
@@ -33,7 +33,7 @@ kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *wh
     return KG_OK;
 }
 
-/* How the text of a kind of rule is matched, and who says it. */
+/* The key of a kind of rule, and how its text is matched. */
 static const struct {
     const char *key;
     bool is_pattern;
@@ -80,7 +80,7 @@ int kg_lora_count(const struct kg_lora *l, enum kg_lora_kind kind)
 
 /* ---- names ---- */
 
-/* "model.layers.3.self_attn.q_proj.weight": q_proj, and *n of it; NULL: no layer's */
+/* "model.layers.3.self_attn.q_proj.weight": q_proj, of *n bytes; NULL: not in a layer */
 static const char *module_of(size_t *n, const struct kg_param *p)
 {
     const size_t end = kg_module_bytes(p);
@@ -94,7 +94,7 @@ static const char *module_of(size_t *n, const struct kg_param *p)
     return p->name + begin;
 }
 
-/* Whether n bytes of a name are this, or end in it after a dot. */
+/* Whether a name of n bytes is `end`, or ends in it after a dot. */
 static bool ends_in(const char *name, size_t n, const char *end)
 {
     const size_t len = strlen(end);
@@ -103,8 +103,7 @@ static bool ends_in(const char *name, size_t n, const char *end)
            (len == n || name[n - len - 1] == '.');
 }
 
-/* Whether p is the matrix of a module of this name, or of one whose name ends in it
- * after a dot. */
+/* Whether p is the matrix of a module whose name is `name` or ends in it after a dot. */
 static bool is_module(const struct kg_param *p, const char *name)
 {
     size_t n;
@@ -127,7 +126,7 @@ static struct module named(const struct kg_param *p)
     return m;
 }
 
-/* One of the model's names of modules, for errors. */
+/* The name of some module of the model, for errors. */
 static struct module example_of(const struct kg_model *m)
 {
     struct module example = {""};
@@ -162,7 +161,7 @@ static size_t list_modules(char names[MAX_MODULES][KG_LORA_NAME],
 
 /* ---- errors ---- */
 
-/* Who says what, for errors: the keys of a recipe, or of adapter_config.json. */
+/* Keys for errors: of a recipe, and of adapter_config.json. */
 static const char *const keys[][2] = {
     {"lora.targets", "key 'target_modules'"},
     {"lora.rank", "key 'r'"},
@@ -172,9 +171,9 @@ enum { TARGETS, RANK };
 struct selection {
     struct kg_model *m;
     bool of_folder;
-    struct kg_pattern *pattern[KG_LORA_RULES]; /* owned; NULL: of a rule without one */
+    struct kg_pattern *pattern[KG_LORA_RULES]; /* owned; NULL: the rule has none */
     bool used[KG_LORA_RULES];
-    int64_t steps; /* of all matches up to here */
+    int64_t steps; /* of all matches so far */
 };
 
 static const char *key_of(const struct selection *s, int which)
@@ -182,7 +181,7 @@ static const char *key_of(const struct selection *s, int which)
     return keys[which][s->of_folder];
 }
 
-/* No module is of that name, nor, of a pattern, has one that it matches. */
+/* Fails: no module has this name, or matches this pattern. */
 static kg_status unknown_name(const struct kg_model *m, const char *what,
                               const char *name, bool is_pattern, struct kg_err *err)
 {
@@ -214,7 +213,7 @@ static kg_status check_target(const struct selection *s, const char *name,
     return unknown_name(s->m, key_of(s, TARGETS), name, false, err);
 }
 
-/* Every name is some layer's; "every one" becomes their names. */
+/* Every name must be that of a module of some layer. No targets: the names of all. */
 static kg_status settle_targets(const struct selection *s, struct kg_err *err)
 {
     char names[MAX_MODULES][KG_LORA_NAME];
@@ -256,9 +255,9 @@ static bool is_of_layer(const char *name, double layer)
     return strncmp(name, begin, (size_t)n) == 0;
 }
 
-/* Folders are untrusted: each match ends soon, but there may be a thousand expressions
- * for each of twenty thousand matrices. This is some seconds' worth; an expression takes
- * 64 a matrix, unless it is an odd one. */
+/* Folders are untrusted. Each match is bounded, but there may be a thousand expressions
+ * for each of twenty thousand matrices. This limit is some seconds; a usual expression
+ * takes 64 steps per matrix. */
 enum { MAX_STEPS = 1 << 28 };
 
 static kg_status match(bool *out, struct selection *s, int i, const char *name,
@@ -316,7 +315,7 @@ static kg_status is_excluded(bool *out, struct selection *s, const char *name,
     return KG_OK;
 }
 
-/* Layers count where the list has an end of the name, not all of it. */
+/* Layers restrict names that match a target by their end, but not by their full text. */
 static kg_status is_listed(bool *out, struct selection *s, const char *name,
                            struct kg_err *err)
 {
@@ -351,7 +350,7 @@ static kg_status is_target(bool *out, struct selection *s, const char *name,
     return KG_OK;
 }
 
-/* ---- what matches nothing ---- */
+/* ---- settings that match nothing ---- */
 
 /* Embedding and head are not targets, but a pattern may name them. */
 static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_err *err)
@@ -401,8 +400,8 @@ static kg_status check_rules(struct selection *s, struct kg_err *err)
     return KG_OK;
 }
 
-/* A regular expression of targets that matches nothing; -1: there is none, or what it
- * matches may be what is excluded. */
+/* A regular expression of targets that matched nothing; -1: none, or its matches may have
+ * been excluded. */
 static int idle_target(const struct selection *s)
 {
     const struct kg_lora *l = s->m->lora;
@@ -418,7 +417,8 @@ static int idle_target(const struct selection *s)
     return excluded ? -1 : idle;
 }
 
-/* Every name in a list is a target of some layer. */
+/* Fails: no target is left. Names in a list are not the cause: settle_targets found each
+ * in some layer. */
 static kg_status nothing_left(const struct selection *s, struct kg_err *err)
 {
     const struct kg_model *m = s->m;
@@ -437,8 +437,8 @@ static kg_status nothing_left(const struct selection *s, struct kg_err *err)
 
 /* ---- the choice ---- */
 
-/* Beyond the smaller side of a tensor a rank adds nothing that a lower one had not. A
- * gate of one row is a target among others, and has their rank. */
+/* A rank above the smaller side of a tensor adds nothing. A matrix of one row (the gate
+ * of a shared expert) may have it, because it is usually one target among others. */
 static kg_status check_rank(const struct selection *s, const struct kg_param *w,
                             const struct kg_lora_choice *c, struct kg_err *err)
 {

@@ -94,7 +94,7 @@ void kg_param_join(const struct kg_model *m, struct kg_param *p)
         q->file_rows = p->file_rows;
 }
 
-/* One tensor of a layer; of a row for each expert, expert e's. */
+/* Adds one tensor of a layer: that of expert e, if each expert has one; else e is 0. */
 static kg_status add_row(struct kg_model *m, int32_t layer,
                          const struct kg_tensor_row *row, int32_t e, char **name,
                          struct kg_err *err)
@@ -113,7 +113,7 @@ static kg_status add_row(struct kg_model *m, int32_t layer,
     return KG_OK;
 }
 
-/* Rows [from, to), which every expert has. */
+/* Adds the tensors of rows [from, to) for every expert. */
 static kg_status add_experts(struct kg_model *m, int32_t layer,
                              const struct kg_tensor_row *from,
                              const struct kg_tensor_row *to, char **name,
@@ -162,7 +162,7 @@ static kg_status list_base(struct kg_model *m, char **name, struct kg_err *err)
     return add_param(m, &m->head, "lm_head.weight", KG_DIM_VOCAB, KG_DIM_HIDDEN, err);
 }
 
-/* adapter: the folder that m->lora is of, or NULL */
+/* adapter: folder of the adapters' values, or NULL */
 static kg_status list_params(struct kg_model *m, const char *adapter, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
@@ -201,7 +201,7 @@ static kg_status outline(struct kg_model *m, const char *adapter, struct kg_err 
 {
     const size_t layers = (size_t)m->config.layers;
     const size_t own = layers * (KG_MAX_LAYER_TENSORS + 3 * (size_t)m->config.experts.n);
-    const size_t most = m->lora ? 3 * own : own; /* A and B beside each */
+    const size_t most = m->lora ? 3 * own : own; /* with A and B of each */
     struct kg_model_priv *priv = m->priv = kg_mem_calloc(1, sizeof *priv, "model", err);
     if (!priv)
         return KG_ENOMEM;
@@ -286,7 +286,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 }
 
 /* ---- slabs ---- */
-/* The part of p that products read, at `data`. */
+/* p->compute, if it were at `data`. */
 static struct kg_mat panels_of(const struct kg_model *m, const struct kg_param *p,
                                void *data)
 {
@@ -301,7 +301,7 @@ static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
     return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
 }
 
-/* The layer that p stands in; -1 for embedding, final norm and head. */
+/* The layer of p; -1 for embedding, final norm, head and adapters. */
 static int32_t layer_of(const struct kg_model *m, const struct kg_param *p)
 {
     const size_t i = (size_t)(p - m->params);
@@ -313,7 +313,8 @@ static int32_t layer_of(const struct kg_model *m, const struct kg_param *p)
     return l;
 }
 
-/* Places matrices [first, first+n), or without memory counts.   returns bytes */
+/* Places `compute` of matrices [first, first+n) from base on; base NULL: only counts.
+ * returns bytes */
 static uint64_t place_run(const struct kg_model *m, size_t first, size_t n,
                           unsigned char *base)
 {
@@ -329,7 +330,7 @@ static uint64_t place_run(const struct kg_model *m, size_t first, size_t n,
     return used;
 }
 
-/* Bytes of the largest layer for products. */
+/* Bytes of `compute` of the largest layer. */
 static uint64_t layer_bytes(const struct kg_model *m)
 {
     uint64_t most = 0;
@@ -340,15 +341,15 @@ static uint64_t layer_bytes(const struct kg_model *m)
     return most;
 }
 
-/* The first of the parameters whose panels are this model's own. */
+/* The first parameter whose `compute` is not that of a shared base. */
 static size_t first_own(const struct kg_model *m)
 {
     const struct kg_model_priv *priv = m->priv;
     return priv->shares ? m->n_base : 0;
 }
 
-/* Places every matrix, or without memory counts bytes. Layers that are fetched have one
- * room. */
+/* As place_run, for all matrices that are not shared. Layers that a forward fetches have
+ * the same place. */
 static uint64_t place_panels(const struct kg_model *m, unsigned char *base)
 {
     struct kg_model_priv *priv = m->priv;
@@ -405,7 +406,7 @@ static uint64_t vector_bytes(const struct kg_model *m)
 
 struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
 {
-    const bool apart = m->host != m->backend; /* the host's memory is another */
+    const bool apart = m->host != m->backend; /* the host has separate memory */
     const bool on_host = apart && m->on_host != KG_HOST_NONE;
     const bool slab = trainable || m->lora;
     const uint64_t master = slab ? (uint64_t)m->cut.n * sizeof(float) : 0;
@@ -434,7 +435,7 @@ static kg_status attach_layers(struct kg_model *m, struct kg_err *err)
     priv->layer_bytes = layer_bytes(m);
     assert(m->host != m->backend || m->master.data);
     if (m->host == m->backend)
-        return KG_OK; /* a layer is made of the master weights */
+        return KG_OK; /* a fetch packs a layer from the master weights */
     priv->layers = take(m, m->host, priv->layer_bytes * (uint64_t)m->config.layers,
                         "weights of layers", err);
     return priv->layers ? KG_OK : err->code;
@@ -509,7 +510,7 @@ kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *va
                      : KG_OK;
 }
 
-/* ---- what products read ---- */
+/* ---- `compute` ---- */
 struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p)
 {
     const struct kg_model_priv *priv = m->priv;
@@ -549,7 +550,7 @@ kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l, struct kg_er
     return KG_OK;
 }
 
-/* Rows that go to the backend at once. */
+/* Number of rows sent to the backend at once. */
 static int64_t sent_rows(const struct kg_param *p)
 {
     enum { SENT_ELEMENTS = 1 << 24 };
@@ -569,7 +570,7 @@ kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
                       kg_weights_bytes(m->backend, m->ct, n, p->cols), err);
 }
 
-/* n <= KG_SLAB_PIECE weights of a vector, from element `first`, as they were read. */
+/* Sets n elements of a vector from `first` on.   w: as stored in a file; overwritten */
 static kg_status put_piece(const struct kg_model *m, const struct kg_param *p,
                            int64_t first, float *w, int64_t n, struct kg_err *err)
 {
@@ -605,7 +606,6 @@ static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_er
         else if (to.backend == m->host)
             KG_TRY(kg_op_cast(m->host, to.mat, master_of(p), err));
         else {
-            /* From master weights of the host.   piece: for sent_rows */
             const int64_t most = sent_rows(p);
             for (int64_t row = 0; row < p->rows; row += most) {
                 const int64_t n = p->rows - row < most ? p->rows - row : most;
@@ -645,7 +645,7 @@ kg_status kg_model_refresh_but(struct kg_model *m, bool rounded, struct kg_err *
         const struct kg_param *p = &m->params[i];
         if (!p->is_product && priv->vectors)
             KG_TRY(kg_model_put_vector(m, p, m->backend, p->master, err));
-        /* layers that are made as they come */
+        /* fetches pack the layers */
         if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0) ||
             (rounded && kg_param_is_rounded(m, p)))
             continue;
@@ -659,10 +659,10 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
     return kg_model_refresh_but(m, false, err);
 }
 
-/* Elements on their way between host and backend. */
+/* Number of elements copied between host and backend at once. */
 enum { PIECE = 1 << 20 };
 
-/* own: room for sixteen rows as they lie there, and for their elements one by one */
+/* own: room for KG_PANEL rows in the backend's layout, then for their elements by row */
 static kg_status read_pieces(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
                              struct kg_mat m, int64_t first, int64_t n, char *own,
                              struct kg_err *err)
@@ -717,8 +717,8 @@ kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m
 }
 
 /* ---- fresh weights ---- */
-/* w[i] = sigma z[first+i], z by blocks of four from the counter (parameter, block):
- * threads cannot matter. first is a multiple of 4. */
+/* w[i] = sigma z[first+i]. A block of four z depends only on the counter (parameter,
+ * block), not on the thread. first is a multiple of 4. */
 static void fill_normal(float *w, int64_t first, int64_t n, float sigma, uint64_t param,
                         uint64_t seed)
 {
@@ -733,7 +733,7 @@ static void fill_normal(float *w, int64_t first, int64_t n, float sigma, uint64_
     }
 }
 
-/* Norms begin as 1, which with 1 + w is w = 0. */
+/* Biases begin as 0, norms as 1: as w = 0, if compute is 1 + w. */
 static void fill_vector(float *w, int64_t n, const struct kg_param *p)
 {
     const float first = is_bias(p->name) || p->plus_one ? 0.0f : 1.0f;
@@ -758,7 +758,7 @@ static kg_status init_param(struct kg_model *m, size_t index, uint64_t seed, flo
     return KG_OK;
 }
 
-/* The same without master weights. */
+/* init_param for a model without master weights. */
 static kg_status init_frozen(struct kg_model *m, size_t index, uint64_t seed,
                              float *piece, struct kg_err *err)
 {
@@ -860,7 +860,7 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
     return to->lora && !from->lora ? kg_lora_read_base(to, err) : KG_OK;
 }
 
-/* An outline that shares base gets what it reads of it, and memory for its adapters. */
+/* Lets m's base parameters use the weights of base; allocates memory for its adapters. */
 static kg_status attach_shared(struct kg_model *m, const struct kg_model *base,
                                struct kg_err *err)
 {

@@ -188,7 +188,7 @@ static struct kg_slab grads_of_cut(const struct kg_optim *o, const struct kg_mod
     return kg_slab_view(&o->grads, cut);
 }
 
-/* o->rounded <- runs of matrices that follow each other in the slabs and for products */
+/* o->rounded <- runs of matrices that are adjacent in the slabs and in `compute` */
 static void find_rounded(struct kg_optim *o, const struct kg_model *m)
 {
     o->n_rounded = 0;
@@ -207,8 +207,8 @@ static void find_rounded(struct kg_optim *o, const struct kg_model *m)
     }
 }
 
-/* What an update of n elements from a->first on stores rounded: runs of matrices, which
- * it has whole or not at all. */
+/* Selects the runs whose `compute` an update of n elements from a->first on writes. An
+ * update contains a run or is disjoint from it. */
 static void choose_rounded(struct kg_adamw *a, const struct kg_optim *o, int64_t n)
 {
     int32_t i = 0, end;
@@ -220,7 +220,7 @@ static void choose_rounded(struct kg_adamw *a, const struct kg_optim *o, int64_t
     a->n_rounded = end - i;
 }
 
-/* g: gradients from element `first` on, of this cut, where the weights are */
+/* g: gradients from element `first` of this shard on, in the memory of the weights */
 static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t first,
                              struct kg_vec g, struct kg_adamw a, struct kg_err *err)
 {
@@ -237,8 +237,8 @@ static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t fir
     return kg_op_adamw(be, w, kg_slab_row(&o->state[0], at, g.n), v, g, &a, err);
 }
 
-/* What of elements [first, first+n) is of this cut: at once, or of weights on the host by
- * runs of gradients that come to them. */
+/* Updates those of elements [first, first+n) that are in this shard: at once, or run by
+ * run of gradients that are copied to weights on the host. */
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, struct kg_adamw a, struct kg_err *err)
 {
@@ -253,7 +253,7 @@ static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t firs
     return KG_OK;
 }
 
-/* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
+/* Matrices with decay, vectors without: one call for each run of one kind. */
 static kg_status update_by_kind(struct kg_optim *o, struct kg_model *m,
                                 const struct kg_adamw *a, struct kg_err *err)
 {
@@ -280,8 +280,8 @@ void kg_optim_resume(struct kg_optim *o, int64_t step)
         o->weight_sum += square(kg_optim_lr(&o->opts, i));
 }
 
-/* c of the average: the new z weighs as its squared rate in the sum of all. Nothing has
- * moved as long as that sum is 0. */
+/* The weight of the new z in the average: lr^2 over the sum of lr^2 so far. While that is
+ * 0, all z are equal. */
 static double average_weight(const struct kg_optim *o, double lr)
 {
     const double sum = o->weight_sum + square(lr);
@@ -325,13 +325,13 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
     return kg_model_refresh_but(m, true, err);
 }
 
-/* ---- what is evaluated and written ---- */
+/* ---- weights to evaluate and save ---- */
 static bool evaluates_average(const struct kg_optim *o)
 {
     return o->opts.row->averages && !o->opts.keep_trained;
 }
 
-/* x of y and z into the gradients' slab, of which o->average is this cut. */
+/* Computes x from y and z into o->average, this shard's view of the gradients' slab. */
 static kg_status average(struct kg_optim *o, const struct kg_model *m, struct kg_err *err)
 {
     const int64_t n = m->cut.n;

@@ -12,21 +12,21 @@ enum {
     DRAW_INTS = sizeof(struct kg_draw) / sizeof(int32_t)
 };
 
-/* The flat arrays, one after the other; where one begins depends on numbers of tokens,
- * sequences and rows alone. Offsets in int32s. */
+/* Offsets of the flat arrays, in int32. Block tables are last, so that offsets depend
+ * only on the numbers of tokens, sequences, rows and keys. */
 struct layout {
     int64_t pos, kv_rows[KG_KV_KINDS], seqs[KG_KV_KINDS], rows, inv_temp, how, experts,
         from, keys, key_ends, places, blocks, end; /* tokens at 0 */
 };
 
-/* Entries of a table of a sequence. */
+/* Number of entries of a sequence's block table. */
 static int64_t n_blocks(const struct kg_pack_seq *s)
 {
     return kg_kv_entries((int64_t)s->pos + s->n);
 }
 
-/* Whether layers of this kind have arrays of their own; without a cache all have the same
- * ones. */
+/* Whether layers of this kind have arrays. Without a cache all layers use those of
+ * KG_KV_ALL. */
 static bool has(const struct kg_kv *kv, int kind)
 {
     return kv ? kv->n_blocks.of[kind] > 0 : kind == KG_KV_ALL;
@@ -50,7 +50,7 @@ static struct layout layout_of(const struct kg_acts *a, const struct kg_forward 
     }
     l.inv_temp = l.rows + f->n_rows;
     l.how = l.inv_temp + (f->inv_temp ? f->n_rows : 0);
-    l.how += l.how % 2; /* a double begins there */
+    l.how += l.how % 2; /* struct kg_draw has a double */
     l.experts = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
     l.from = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
     l.keys = l.from + (f->from ? p->n : 0);
@@ -70,7 +70,7 @@ int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens)
 }
 
 /* ---- checks ---- */
-/* A table for each kind that the cache has; without one none. */
+/* Whether s has a block table for each kind of the cache; without a cache, none. */
 static bool has_tables(const struct kg_pack_seq *s, const struct kg_kv *kv)
 {
     bool right = true;
@@ -134,7 +134,7 @@ static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m
     return KG_OK;
 }
 
-/* A row for every position of every sequence. */
+/* `keys` must name a row for every position of every sequence. */
 static kg_status check_keys(const struct kg_acts *a, const struct kg_forward *f,
                             struct kg_err *err)
 {
@@ -184,7 +184,7 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
 }
 
 /* ---- the flat arrays ---- */
-/* Where a sequence stands, for layers of one kind.   to: row and keys */
+/* A sequence for layers of one kind.   to: its row and keys are set */
 static void flatten_seq(int32_t *ints, const struct layout *l, int kind,
                         struct kg_attn_seq to, const struct kg_pack_seq *s)
 {
@@ -205,8 +205,8 @@ static void flatten_seq(int32_t *ints, const struct layout *l, int kind,
     memcpy(ints + l->seqs[kind], &to, sizeof to);
 }
 
-/* All sequences, for layers of one kind.   block: of the table, where theirs begin
- * returns where they end */
+/* All sequences for layers of one kind.   block: offset of their first block table
+ * returns the offset after their last */
 static int64_t flatten_kind(int32_t *ints, const struct layout *l, int kind,
                             const struct kg_forward *f, int64_t block)
 {
@@ -228,8 +228,8 @@ static int64_t flatten_kind(int32_t *ints, const struct layout *l, int kind,
     return block;
 }
 
-/* Where each row of the pack stands in `keys`: counted, then placed. A row's end is its
- * begin until all are placed. */
+/* Lists the places of each row of the pack in `keys`: a counting sort. During its last
+ * loop ends[n] is where the next place of row n goes. */
 static void flatten_places(int32_t *ends, int32_t *places, const struct kg_pack *p)
 {
     int32_t begin = 0;
@@ -245,7 +245,6 @@ static void flatten_places(int32_t *ends, int32_t *places, const struct kg_pack 
         places[ends[p->keys[i]]++] = (int32_t)i;
 }
 
-/* What rows are drawn by, as the caller has it. */
 static void flatten_draws(int32_t *ints, const struct layout *l,
                           const struct kg_forward *f)
 {
@@ -312,8 +311,8 @@ int32_t kg_stage_rank(const struct kg_model *m)
     return most;
 }
 
-/* Sequences beside each other that have the same adapters are one run.   returns how
- * many there are */
+/* Consecutive sequences with the same adapters are one run.   returns the number of
+ * runs */
 static int32_t list_runs(struct kg_mix_run *runs, const struct kg_model *m,
                          const struct kg_pack *p)
 {
@@ -332,8 +331,8 @@ static int32_t list_runs(struct kg_mix_run *runs, const struct kg_model *m,
     return n;
 }
 
-/* ---- on its way ---- */
-/* new <- what s holds */
+/* ---- staging ---- */
+/* Copies the contents of s to `new`. */
 static kg_status keep(const struct kg_stage *new, const struct kg_stage *s,
                       const struct kg_backend *be, struct kg_err *err)
 {
@@ -369,7 +368,7 @@ kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t
     return status;
 }
 
-/* No pack uses the next bank. */
+/* Waits for the last copy from a bank, after which the bank may be written. */
 static kg_status await(struct kg_stage *s, const struct kg_backend *be,
                        struct kg_err *err)
 {
@@ -383,15 +382,15 @@ void kg_stage_release(struct kg_stage *s, const struct kg_backend *be)
 {
     struct kg_err ignored;
 
-    (void)await(s, be, &ignored); /* a device that failed has no more to do */
+    (void)await(s, be, &ignored); /* a failed device copies no more */
     kg_buf_unpin(be, s->host);
     kg_buf_free(be, s->there);
     s->host = s->there = NULL;
     s->room = 0;
 }
 
-/* The flat arrays to the backend, from a bank that is the copy's until it is waited for:
- * by whoever waits for what is drawn, or by the next pack. */
+/* Starts the copy of the flat arrays to the backend. Its bank must not change until a
+ * wait for the copy: by the caller, if f->later, otherwise by the next pack. */
 static kg_status put(struct kg_acts *a, const struct kg_backend *be,
                      const struct layout *l, const struct kg_forward *f,
                      struct kg_err *err)

@@ -11,7 +11,7 @@ void kg_prefixes_clear(struct kg_prefixes *x)
     x->any = false;
 }
 
-/* Whether two tokens are given the same c experts.   NULL: they choose */
+/* Whether two tokens have the same c preset experts.   NULL: the router chooses */
 static bool same_experts(const uint16_t *a, const uint16_t *b, size_t c)
 {
     for (size_t i = 0; (a || b) && i < c; i++)
@@ -25,7 +25,8 @@ static const uint16_t *experts_at(const uint16_t *experts, size_t row, size_t c)
     return experts ? experts + row * c : NULL;
 }
 
-/* With the sequence of these n keys.   keys NULL: its rows are 0, 1, ... */
+/* Number of first tokens that q can share with the sequence whose tokens are the pack's
+ * rows keys[0, n).   keys NULL: rows 0, 1, ... */
 static size_t in_common(const struct kg_prefix_pack *pack, const int32_t *keys, size_t n,
                         const struct kg_rows_seq *q)
 {

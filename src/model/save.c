@@ -19,8 +19,7 @@
 enum { PIECE = 1 << 18 /* elements */, FILE_NAME_BYTES = 64 };
 static const uint64_t default_shard_bytes = (uint64_t)4 << 30;
 
-/* What a checkpoint carries besides config.json and tensors; copied byte for byte where
- * present. */
+/* Files besides config.json and tensors; copied byte for byte, if present. */
 static const char *const sidecars[] = {
     "tokenizer.json",
     "tokenizer.model",
@@ -35,7 +34,7 @@ static const char *const sidecars[] = {
 };
 enum { N_SIDECARS = sizeof sidecars / sizeof *sidecars, MAX_SIDECAR_BYTES = 256 << 20 };
 
-/* Tensors first .. first+n-1 of the list go to shard `index` of `count`. */
+/* A file with parameters [first, first+n) of the list. */
 struct shard {
     size_t first;
     size_t n;
@@ -47,12 +46,12 @@ struct plan {
     size_t n_shards;
     uint64_t total_bytes;
     enum kg_dtype dtype;
-    const struct kg_slab *weights; /* borrowed; NULL: what products read */
+    const struct kg_slab *weights; /* borrowed; NULL: from `compute` */
     bool merge;
     enum kg_save_part part;
 };
 
-/* Parameters of one tensor of the file are neighbours; the first stands for it. */
+/* Parameters of one tensor of the file are consecutive; the first represents it. */
 static bool is_tensor(const struct kg_param *p) { return p->file_row == 0; }
 
 static uint64_t tensor_bytes(const struct kg_param *p, enum kg_dtype dtype)
@@ -67,7 +66,7 @@ static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
     return (uint64_t)kg_param_count(p) * kg_dtype_traits(dtype)->bytes;
 }
 
-/* Whether adapters alone are written: fp32, one file. */
+/* Whether only adapters are written: fp32, one file. */
 static bool adapters_alone(const struct kg_model *m, const struct kg_model_save *opts)
 {
     return m->lora && !opts->merge;
@@ -121,7 +120,7 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
     return KG_OK;
 }
 
-/* n elements from `first` of a weight with its adapter.   sum: (n) */
+/* Elements [first, first+n) of a weight merged with its adapter.   sum: (n) scratch */
 static kg_status read_merged(void *dst, float *sum, const struct plan *plan,
                              const struct kg_param *p, int64_t first, int64_t n,
                              struct kg_err *err)
@@ -131,7 +130,7 @@ static kg_status read_merged(void *dst, float *sum, const struct plan *plan,
     return kg_dtype_convert(dst, plan->dtype, sum, KG_F32, (size_t)n, err);
 }
 
-/* piece: (2 PIECE) pinned. A save may run beside a rollout, so weights are fetched. */
+/* piece: (2 PIECE) pinned. A save may run during a rollout, so it uses kg_slab_fetch. */
 static kg_status read_piece(float *piece, const struct plan *plan,
                             const struct kg_param *p, int64_t first, int64_t n,
                             struct kg_err *err)
@@ -145,7 +144,7 @@ static kg_status read_piece(float *piece, const struct plan *plan,
     return kg_dtype_convert(piece, plan->dtype, piece + PIECE, KG_F32, (size_t)n, err);
 }
 
-/* The elements of p that are here: of weights in cuts some, else all. */
+/* The elements of p that this rank has: those in its shard, if weights are sharded. */
 static struct kg_cut elements_here(const struct plan *plan, const struct kg_param *p)
 {
     struct kg_cut c = {0, kg_param_count(p)};
@@ -156,7 +155,7 @@ static struct kg_cut elements_here(const struct plan *plan, const struct kg_para
     return c;
 }
 
-/* Tensor `index` of the file. */
+/* Writes this rank's elements of p into tensor `index` of the file. */
 static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct plan *plan,
                             const struct kg_param *p, float *piece, struct kg_err *err)
 {
@@ -271,7 +270,7 @@ static kg_status write_index(const char *dir, const struct kg_model *m,
     return status;
 }
 
-/* An absent file leaves doc empty: a model made from nothing has none. */
+/* An absent file leaves doc empty: a new model has none. */
 static kg_status read_source(struct kg_json_doc *doc, const char *source_dir,
                              struct kg_err *err)
 {
@@ -326,7 +325,7 @@ static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const ch
     return status == KG_ENOTFOUND ? KG_OK : status;
 }
 
-/* A source that is gone would lose the tokenizer without a word: that is an error. */
+/* A missing source is an error: the checkpoint would silently lack a tokenizer. */
 static kg_status copy_sidecars(const char *from_dir, const char *to_dir,
                                struct kg_err *err)
 {
@@ -395,13 +394,13 @@ kg_status kg_model_save(const struct kg_model *m, const char *dir,
 uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
 {
     enum { BYTES_A_NAME = 256, SMALL_FILES = 1 << 16, PATH_BYTES = 4096 };
-    char path[PATH_BYTES]; /* no allocation: there is no status to fail by */
+    char path[PATH_BYTES]; /* no allocation: this function cannot fail */
     uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
         bytes += param_bytes(&m->params[i], m->lora ? KG_F32 : dtype);
     struct kg_err ignored;
     uint64_t size = 0;
-    /* what a file of another format says of its tokenizer is text here */
+    /* the tokenizer of a file of another format is written as text, smaller than it */
     if (m->dir && kg_source_is_file(m->dir) &&
         kg_file_size(&size, m->dir, &ignored) == KG_OK)
         bytes += size;

@@ -35,7 +35,7 @@ kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
                           struct kg_err *err)
 {
     *s = (struct kg_slab){.backend = backend, .dtype = dtype};
-    /* an empty cut is a slab, too */
+    /* an empty shard is a slab, too */
     s->memory = kg_buf_alloc(backend, bytes_of(s, n > 0 ? n : 1), what, err);
     s->n = s->memory ? n : 0;
     return s->memory ? KG_OK : err->code;
@@ -95,7 +95,7 @@ kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from, struct kg
                : kg_buf_get(from->backend, to->memory, from->memory, bytes, err);
 }
 
-/* near: the host's */
+/* near: on the host */
 static kg_status swap_apart(struct kg_slab *near, struct kg_slab *far, struct kg_err *err)
 {
     float piece[KG_SLAB_PIECE];
@@ -122,7 +122,7 @@ kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from, struct kg_
     return kg_op_add(to->backend, kg_slab_all(to), kg_slab_all(from), err);
 }
 
-/* ---- slabs of two places ---- */
+/* ---- slabs in different memories ---- */
 kg_status kg_slab_room(float **room, const struct kg_slab *s, struct kg_err *err)
 {
     *room = NULL;
@@ -164,7 +164,7 @@ kg_status kg_slab_ema(struct kg_slab *avg, const struct kg_slab *w, float eta,
     return status;
 }
 
-/* Of one run, piece by piece onto *sum: the order of the whole. */
+/* Adds the squares of one run to *sum piece by piece, as in a sum of the whole slab. */
 static kg_status add_squares(double *sum, const struct kg_backend *be, struct kg_vec x,
                              struct kg_vec minus, struct kg_err *err)
 {
@@ -178,7 +178,7 @@ static kg_status add_squares(double *sum, const struct kg_backend *be, struct kg
     return KG_OK;
 }
 
-/* near: the host's */
+/* near: on the host */
 static kg_status squares_apart(double *out, const struct kg_slab *near,
                                const struct kg_slab *far, float *room, struct kg_err *err)
 {
@@ -269,7 +269,7 @@ kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int6
 kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *err)
 {
     float piece[KG_SLAB_PIECE];
-    uint64_t chain[2] = {(uint64_t)s->n, 0}; /* of the pieces so far, of the next one */
+    uint64_t chain[2] = {(uint64_t)s->n, 0}; /* hash of the pieces so far, of the next */
     for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE) {
         const int64_t n = kg_slab_piece(s->n, i);
         KG_TRY(kg_slab_read(piece, s, i, n, err));
@@ -280,12 +280,12 @@ kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *e
     return KG_OK;
 }
 
-/* ---- cuts ---- */
+/* ---- shards ---- */
 struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts)
 {
     assert(0 <= part && part < parts);
     const int64_t pieces = kg_slab_pieces(n);
-    /* the first `pieces % parts` cuts have one piece more */
+    /* the first `pieces % parts` shards have one piece more */
     const int64_t each = pieces / parts, more = pieces % parts;
     const int64_t before = part * each + (part < more ? part : more);
     const int64_t first = before * KG_SLAB_PIECE;

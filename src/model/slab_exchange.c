@@ -89,7 +89,7 @@ static size_t bytes_of(const struct kg_slab_stretch *s)
     return (size_t)s->n * sizeof(float);
 }
 
-/* Into the room that moves, and out of it. */
+/* Copies to the buffer that is sent, and from the buffer that is received. */
 static kg_status put_in(struct kg_slab_wire *w, float *room,
                         const struct kg_slab_stretch *s, struct kg_err *err)
 {
@@ -139,7 +139,7 @@ static void take_up(struct kg_slab_wire *w, struct kg_slab_stretch s, int rank)
         keep_first(w, take_out(w, w->in + (int64_t)rank * KG_SLAB_SENT, &s, &why), &why);
 }
 
-/* ---- all of them ---- */
+/* ---- all pieces ---- */
 
 static int64_t longest(const struct kg_slab_wire *w, const struct kg_slab_stretch *out,
                        const struct kg_slab_stretch *in)
@@ -153,7 +153,7 @@ static int64_t longest(const struct kg_slab_wire *w, const struct kg_slab_stretc
     return most;
 }
 
-/* The same on every rank. */
+/* *most <- its maximum over all ranks */
 static kg_status agree_longest(int64_t *most, struct kg_slab_wire *w, const char *what,
                                struct kg_err *err)
 {
