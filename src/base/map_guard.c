@@ -73,7 +73,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     int i = find((uintptr_t)info->si_addr);
 
     (void)context;
-    if (i < 0) { /* no open map: on return the access faults again, by default */
+    if (i < 0) { /* not in an open map: the access repeats, and the default ends kedge */
         signal(number, SIG_DFL);
         return;
     }

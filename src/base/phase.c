@@ -41,7 +41,7 @@ static _Thread_local struct place *mine; /* NULL: in no phase */
 
 /* ---- writing ---- */
 
-/* Only this thread adds, so no other addition can be lost. */
+/* Only the place's own thread adds, so no addition can be lost. */
 static void progress(struct place *place)
 {
     uint64_t n = atomic_load_explicit(&place->progress, memory_order_relaxed);

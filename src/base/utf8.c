@@ -16,7 +16,7 @@ static size_t whole_length(unsigned char lead)
     return lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 }
 
-/* The second byte carries the limits against overlong forms, surrogates and values above
+/* The range of the second byte excludes overlong forms, surrogates and values above
  * U+10FFFF. */
 static inline bool may_be_second(unsigned char lead, unsigned char second)
 {

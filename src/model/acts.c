@@ -211,7 +211,7 @@ static uint64_t keys_bytes(const struct sizes *s, int64_t n)
 }
 
 /* Places buffers that hold nothing while attention runs, forward or backward, so that its
- * keys (kg_walk_keys) may use their memory. It suffices for at least s->n keys. */
+ * keys (kg_walk_keys) may use their memory. There is room for at least s->n keys. */
 static void place_idle(struct kg_acts *a, struct bump *b, const struct sizes *s)
 {
     const uint64_t begin = b->used, least = keys_bytes(s, s->n);

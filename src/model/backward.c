@@ -314,7 +314,7 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
     return KG_OK;
 }
 
-/* Offset of the gradients of base parameters from `first` on, or of their adapters. */
+/* Offset of the first trained base parameter from `first` on, or of its adapter. */
 static int64_t place_from(const struct kg_model *m, size_t first)
 {
     for (size_t i = first; i < m->n_base; i++) {

@@ -20,7 +20,7 @@ enum {
 
 static const char *const DTYPES[] = {"float32", "float16", "bfloat16"};
 
-/* Whether a class is the family's causal language model, perhaps with another head. */
+/* Whether a class is the family's language model, perhaps with another head or none. */
 static bool is_of_family(const char *name, const struct kg_arch *arch)
 {
     static const char *const ends[] = {

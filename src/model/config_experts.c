@@ -19,7 +19,7 @@ static const char *experts_key(const struct kg_arch *arch)
     return KEYS[is_local(arch)];
 }
 
-/* Under the class's own key or, as newer releases write some classes, the other. */
+/* Under the class's own key or, as newer releases write for some classes, the other. */
 static kg_status read_count(const struct kg_config_reader *r, int32_t *n)
 {
     const char *own = experts_key(r->c->arch), *other = KEYS[!is_local(r->c->arch)];

@@ -65,7 +65,7 @@ static float scale_yarn(float inv_freq, int i, const struct kg_model_config *c)
     return stretched * (1.0f - kept) + inv_freq * kept;
 }
 
-/* theta^(i/pairs): positions that pair i needs for a radian */
+/* theta^(i/pairs): the number of positions in which pair i rotates by one radian */
 static float wave(double theta, int i, const struct kg_model_config *c)
 {
     float exponent = (float)(2 * i) / (float)(2 * kg_rope_pairs(c));

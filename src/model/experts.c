@@ -185,7 +185,7 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
     KG_TRY(close_bwd(p, w, &a->experts, dy, grads, err));
     if (w->share)
         KG_TRY(close_shared_bwd(p, w, &a->experts, dy, grads, err));
-    KG_TRY(open_bwd(p, w, a, dh, grads, err)); /* overwrites dy, if in one memory */
+    KG_TRY(open_bwd(p, w, a, dh, grads, err)); /* dh may overwrite dy */
     KG_TRY(router_bwd(p, w, a, dh, grads, err));
     return w->share ? open_shared_bwd(p, w, a, dh, grads, err) : KG_OK;
 }

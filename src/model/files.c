@@ -23,7 +23,7 @@ static bool begins(const char *name, const char *with)
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-/* Bytes of the wrapper's name, with its dot, with which a part of a name begins; or 0. */
+/* Length of the wrapper's name, with its dot, at the beginning of `part`; 0: none. */
 static size_t wrapper_bytes(const char *part)
 {
     static const char *const wrappers[] = {

@@ -52,7 +52,7 @@ static kg_status norm_heads(const struct kg_walk *p, const struct projection *j,
                          p->m->config.norm_eps, err);
 }
 
-/* The fp32 matrix that is later rounded into `out`: scratch, or `out` if ct is fp32. */
+/* Where `out` is computed before it is rounded: scratch, or `out` if ct is fp32. */
 static struct kg_mat widened(const struct kg_walk *p, struct kg_mat scratch,
                              struct kg_mat out)
 {
@@ -96,8 +96,8 @@ static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
     return h;
 }
 
-/* The fp32 values of `out` before rounding. If one product computes q, k and v, they are
- * adjacent columns of one matrix, those of `out` from column `first` on. */
+/* Where q, k or v is computed before it is rounded into `out`. If one product computes
+ * all three: columns of its result, from `first` on. */
 static struct kg_mat wide_of(const struct kg_walk *p, const struct kg_layer_acts *a,
                              struct kg_mat alone, int64_t first, struct kg_mat out)
 {
@@ -333,7 +333,7 @@ kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
     return kg_stage_pack(acts, m, f, err);
 }
 
-/* The final norm. logit_divisor is applied here, because it scales all logits alike. */
+/* The final norm. To divide hidden states by logit_divisor divides all logits by it. */
 static kg_status final_norm(const struct kg_walk *p, struct kg_mat hidden,
                             struct kg_err *err)
 {

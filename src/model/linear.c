@@ -152,7 +152,7 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_mix_run *run,
                     true, err);
 }
 
-/* y in the rows of one run, by one operation. */
+/* y in the rows of one run: W and its adapter in one operation. */
 static kg_status linear_run(const struct kg_walk *p, const struct kg_mix_run *run,
                             struct kg_mat y, struct kg_mat x, const struct kg_param *w,
                             bool accumulate, struct kg_err *err)

@@ -210,7 +210,7 @@ static kg_status read_piece(float *piece, const struct kg_st_tensor *t,
     return convert(piece, KG_F32, t, dtype, p->file_row * p->cols + i, n, err);
 }
 
-/* Reads p as fp32 into `to`, memory of be.   piece: (piece_of its elements) */
+/* Reads p as fp32 into `to`, in backend memory.   piece: (piece_of its elements) */
 static kg_status put_param(const struct kg_backend *be, float *to,
                            const struct kg_st_set *set, const struct kg_param *p,
                            float *piece, struct kg_err *err)
@@ -323,7 +323,7 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
                       kg_dtype_traits(m->ct)->bytes, "a piece of a checkpoint", err);
 }
 
-/* Lets an operation of be read a host piece: in place, or after a copy to s->there. */
+/* Makes a host piece readable for a backend: in place, or by a copy to s->there. */
 static kg_status lend(struct kg_mat *from, struct source *s, const struct kg_backend *be,
                       struct kg_err *err)
 {

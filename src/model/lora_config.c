@@ -350,8 +350,8 @@ kg_status kg_lora_read(struct kg_lora *l, const char *dir, struct kg_err *err)
 
 /* ---- writing ---- */
 
-/* Writes the rules of a kind in order, as values, names, or both, between `before`, which
- * has the key, and `behind`; nothing if there are none. */
+/* Writes the rules of a kind in order, as values, names, or both, between `before` and
+ * `behind`; nothing if there are none. */
 static kg_status put_rules(struct kg_str *out, const struct kg_lora *l,
                            enum kg_lora_kind kind, const char *before, const char *behind,
                            struct kg_err *err)

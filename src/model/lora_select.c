@@ -256,7 +256,7 @@ static bool is_of_layer(const char *name, double layer)
 }
 
 /* Folders are untrusted. Each match is bounded, but there may be a thousand expressions
- * for each of twenty thousand matrices. This limit is some seconds; a usual expression
+ * for each of twenty thousand matrices. The limit takes some seconds; a usual expression
  * takes 64 steps per matrix. */
 enum { MAX_STEPS = 1 << 28 };
 

@@ -66,8 +66,7 @@ static bool is_bias(const char *name)
     return len > 5 && strcmp(name + len - 5, ".bias") == 0;
 }
 
-/* Appends a parameter after the slabs' present end.   errors: SHAPE (more elements than
- * can be counted) */
+/* Appends a parameter at the end of the slabs.   errors: ESHAPE (too many elements) */
 static kg_status add_param(struct kg_model *m, struct kg_param **out, const char *name,
                            enum kg_dim rows, enum kg_dim cols, struct kg_err *err)
 {
@@ -348,8 +347,8 @@ static size_t first_own(const struct kg_model *m)
     return priv->shares ? m->n_base : 0;
 }
 
-/* As place_run, for all matrices that are not shared. Layers that a forward fetches have
- * the same place. */
+/* As place_run, for all matrices that are not shared. Layers that a forward fetches share
+ * one place. */
 static uint64_t place_panels(const struct kg_model *m, unsigned char *base)
 {
     struct kg_model_priv *priv = m->priv;
@@ -570,7 +569,7 @@ kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
                       kg_weights_bytes(m->backend, m->ct, n, p->cols), err);
 }
 
-/* Sets n elements of a vector from `first` on.   w: as stored in a file; overwritten */
+/* Sets n elements of a vector from `first` on.   w: as stored in a file; may change */
 static kg_status put_piece(const struct kg_model *m, const struct kg_param *p,
                            int64_t first, float *w, int64_t n, struct kg_err *err)
 {
@@ -645,7 +644,7 @@ kg_status kg_model_refresh_but(struct kg_model *m, bool rounded, struct kg_err *
         const struct kg_param *p = &m->params[i];
         if (!p->is_product && priv->vectors)
             KG_TRY(kg_model_put_vector(m, p, m->backend, p->master, err));
-        /* fetches pack the layers */
+        /* layers on the host are packed when they are fetched */
         if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0) ||
             (rounded && kg_param_is_rounded(m, p)))
             continue;

@@ -237,8 +237,8 @@ static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t fir
     return kg_op_adamw(be, w, kg_slab_row(&o->state[0], at, g.n), v, g, &a, err);
 }
 
-/* Updates those of elements [first, first+n) that are in this shard: at once, or run by
- * run of gradients that are copied to weights on the host. */
+/* Updates those of elements [first, first+n) that are in this shard: at once, or, if only
+ * the weights are on the host, in runs of gradients that are copied there. */
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, struct kg_adamw a, struct kg_err *err)
 {

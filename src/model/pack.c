@@ -118,7 +118,7 @@ static kg_status check_adapter(const struct kg_model *m, const struct kg_forward
                          (int)i);
 }
 
-/* Checks a token with preset experts: K of them. */
+/* If the first expert of a token in a layer is preset, all K must be valid. */
 static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m,
                                const struct kg_forward *f, struct kg_err *err)
 {

@@ -400,7 +400,7 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
         bytes += param_bytes(&m->params[i], m->lora ? KG_F32 : dtype);
     struct kg_err ignored;
     uint64_t size = 0;
-    /* the tokenizer of a file of another format is written as text, smaller than it */
+    /* the tokenizer in a file of another format becomes text, smaller than the file */
     if (m->dir && kg_source_is_file(m->dir) &&
         kg_file_size(&size, m->dir, &ignored) == KG_OK)
         bytes += size;

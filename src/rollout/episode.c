@@ -306,7 +306,8 @@ static void forget(struct kg_episodes *e, struct asked *a)
     *a = e->asked[--e->n_asked];
 }
 
-/* Forgets calls whose episodes continued in another process, or never. */
+/* At the beginning of a run no episode waits for a call yet. Forgets calls whose episodes
+ * continued in another process, or never. */
 static void forget_old(struct kg_episodes *e)
 {
     for (size_t i = e->n_asked; i-- > 0;) {
@@ -370,7 +371,7 @@ static bool is_full(const struct run *x, size_t i)
     return x->trajs[i].n >= (size_t)longest(&x->e->opts, x->episodes[i].prompt_n);
 }
 
-/* Subtracts the drawn tokens from the quota.   returns whether the turn is over */
+/* Subtracts the new tokens from the quota.   returns whether the turn is over */
 static bool ends_turn(struct run *x, size_t i)
 {
     const struct kg_traj *t = &x->trajs[i];
@@ -433,8 +434,8 @@ static kg_status ask_again(struct run *x, size_t i, struct kg_err *err)
     return result.next == KG_ENV_WAIT ? KG_OK : observe_text(x, i, err);
 }
 
-/* An episode that paused for its tool has its text computed by the current weights: it
- * gets the observation, or waits for it. */
+/* Continues an episode that paused for its tool, after the current weights have computed
+ * its text: takes the observation, or waits for it. */
 static kg_status hear_asked(struct run *x, size_t i, struct kg_err *err)
 {
     struct asked *a = asked_after(x->e, &x->trajs[i]);

@@ -514,7 +514,7 @@ void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
 
 /* ---- a decode step ---- */
 
-static const int32_t nobodys = 0; /* token of padding, or of a row that is fed later */
+static const int32_t nobodys = 0; /* token of padding, or where kg_op_feed sets one */
 
 /* Packs steps [first, first+n) of a pass, then padding. */
 static void pack_range(const struct kg_exec *x, struct kg_rows *p,

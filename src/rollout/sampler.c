@@ -26,7 +26,7 @@
 enum {
     THREADED = 32768, /* vocabulary from which threads share the sums of one row */
     MOST_ADDED = 1000000,
-    MOST_REPETITION = 10000 /* the least is its inverse */
+    MOST_REPETITION = 10000 /* the least is 1 / 10000 */
 };
 
 kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,

@@ -71,8 +71,7 @@ static void add_seq(struct scorer *s, size_t i)
                      q->indices ? q->indices + t * (size_t)s->k : NULL);
 }
 
-/* Pack sequences from `first` on while they fit.   returns the first one that is left
- * over */
+/* Packs sequences from `first` on while they fit.   returns the first that does not */
 static size_t fill(struct scorer *s, size_t first)
 {
     size_t i = first;
