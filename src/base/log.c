@@ -17,7 +17,7 @@ static struct {
     pthread_mutex_t lock;
     FILE *stream; /* borrowed; NULL: silence */
     bool is_terminal;
-    char who[NAME_BYTES];    /* see kg_log_as; "": not called */
+    char who[NAME_BYTES];    /* see kg_log_as; "": logs everything */
     bool progress_stands;    /* terminal: the cursor is after a progress line */
     bool progress_held;      /* file or pipe: `last` was not printed yet */
     double progress_seconds; /* when a plain progress line was printed; 0: never */
