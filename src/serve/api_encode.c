@@ -31,8 +31,8 @@ static kg_status need_tokenizer(const struct kg_api_model *m, struct kg_err *err
 
 /* ---- completions ---- */
 
-/* The tokens say more than the text when the encoding put something in front (BOS, the
- * space of a SentencePiece tokenizer). */
+/* The ids may decode to more than the text: an encoding may add BOS, or the space of a
+ * SentencePiece tokenizer, in front. */
 static kg_status find_added(struct kg_api_prompt *p, const struct kg_api_model *m,
                             struct kg_err *err)
 {
@@ -75,7 +75,7 @@ static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *
     }
     if (r->kind == KG_API_DETOKENIZE)
         KG_TRY(need_tokenizer(m, err));
-    else if (!r->echo || m->tok == NULL) /* without one, answers have no text either */
+    else if (!r->echo || m->tok == NULL) /* without one, completions have no text */
         return KG_OK;
     return kg_tokenizer_decode_text(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
 }
@@ -114,7 +114,7 @@ static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_mo
 
 /* ---- chat ---- */
 
-/* The server's system prompt, unless the conversation has its own. */
+/* The server's system prompt; NULL if the conversation begins with one. */
 static const char *system_of(const struct kg_api_request *r, const struct kg_api_model *m)
 {
     const struct kg_json *first = kg_json_at(r->messages, 0);
@@ -138,8 +138,8 @@ static kg_status put_word(struct kg_str *out, const char *name, const char *word
     return kg_json_put_text(out, "", word, err);
 }
 
-/* As vLLM: a field comes before the variable of its name; effort says whether there is
- * thinking, unless enable_thinking does. */
+/* As in vLLM: a field overrides the template variable of the same name, and effort also
+ * sets enable_thinking, unless the request sets it. */
 static kg_status put_vars(struct kg_str *out, const struct kg_api_request *r,
                           struct kg_err *err)
 {
@@ -197,7 +197,7 @@ static kg_status render(struct kg_str *text, const struct kg_api_request *r,
     return kg_prompt_put_opening(text, m->opening, err);
 }
 
-/* What was sampled in the session stays as it is; only what follows it is tokenised. */
+/* Sampled ids of the session are kept as they are; only text after them is tokenised. */
 static kg_status encode_turn(struct kg_api_request *r, struct kg_api_fault *fault,
                              const struct kg_api_model *m, struct kg_err *err)
 {
@@ -269,7 +269,7 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
                    m->max_len, longest, (long long)needed);
 }
 
-/* The default never asks for more than there is. */
+/* A default max_tokens never exceeds the room that is left. */
 static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_model *m,
                               int64_t room)
 {
@@ -280,7 +280,7 @@ static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_mode
         r->max_tokens = usual < room ? usual : room;
 }
 
-/* What is listed is written in one piece, and nobody decodes meanwhile. */
+/* The response is written in one go, and no sequence is decoded meanwhile. */
 static kg_status check_listed(const struct kg_api_request *r, struct kg_err *err)
 {
     int64_t tokens = 0;
@@ -297,7 +297,7 @@ static kg_status check_listed(const struct kg_api_request *r, struct kg_err *err
                    r->stream ? " in a stream" : "", (long long)listed);
 }
 
-/* Room for the log-probs of the prompts' tokens. */
+/* Allocates the log-probs of the prompts' tokens. */
 static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
 {
     static const char what[] = "log-probs of a prompt";
@@ -314,7 +314,7 @@ static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* An id as it is written, without a sign or zeros in front. */
+/* Reads an id in its only spelling: no sign, no leading zeros. */
 static bool read_id(int32_t *id, const char *text, int32_t vocab)
 {
     int64_t x = 0;
@@ -397,7 +397,7 @@ kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model
     return not_found(models, n, name, err);
 }
 
-/* ---- the whole ---- */
+/* ---- all requests ---- */
 
 kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                         const struct kg_api_model *m, struct kg_err *err)

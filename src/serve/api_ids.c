@@ -44,7 +44,7 @@ static kg_status put_rank(struct kg_str *out, int rank, struct kg_err *err)
                     : kg_str_puts(out, ", \"rank\": null", err);
 }
 
-/* As a chat has it, with the id. */
+/* An entry as in chat completions, and the id. */
 static kg_status put_named(struct kg_str *out, const struct kg_api_answer *a, int32_t id,
                            float logp, struct kg_err *err)
 {
@@ -55,7 +55,7 @@ static kg_status put_named(struct kg_str *out, const struct kg_api_answer *a, in
     return kg_str_printf(out, err, ", \"token_id\": %d", id);
 }
 
-/* Without the closing brace. */
+/* Writes no closing brace. */
 static kg_status put_scored(struct kg_str *out, const struct kg_api_answer *a, int32_t id,
                             float logp, int rank, struct kg_err *err)
 {
@@ -70,7 +70,7 @@ static kg_status put_scored(struct kg_str *out, const struct kg_api_answer *a, i
     return put_rank(out, rank, err);
 }
 
-/* Of an id among the n likeliest. */
+/* Rank of an id among the n likeliest; 0: it is not one of them. */
 static int rank_among(int32_t id, const int32_t *ids, int n)
 {
     for (int k = 0; k < n; k++)
@@ -84,8 +84,7 @@ static int rank_of(const struct kg_traj *t, size_t i)
     return rank_among(t->tokens[i], t->top_ids + i * (size_t)t->top_k, t->top_k);
 }
 
-/* The token that was sampled, then the likeliest of the others: as many as were asked
- * for. */
+/* The sampled token, then the likeliest other ones, up to the number requested. */
 static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
                          const struct kg_traj *t, size_t i, struct kg_err *err)
 {
@@ -119,7 +118,7 @@ static kg_status put_logprobs(struct kg_str *out, const struct kg_api_answer *a,
     return kg_str_puts(out, "]}", err);
 }
 
-/* ---- of a prompt ---- */
+/* ---- log-probs of a prompt ---- */
 
 static kg_status put_candidate(struct kg_str *out, int32_t id, float logp, int rank,
                                struct kg_err *err)
@@ -130,7 +129,7 @@ static kg_status put_candidate(struct kg_str *out, int32_t id, float logp, int r
     return kg_str_puts(out, ", \"decoded_token\": null}", err);
 }
 
-/* The token at i, then the n likeliest others: vLLM adds it to them. */
+/* The token at i, then the n likeliest other ones: vLLM lists the token in any case. */
 static kg_status put_candidates(struct kg_str *out, const struct kg_api_prompt *p,
                                 size_t i, int width, int n, struct kg_err *err)
 {
@@ -165,7 +164,7 @@ kg_status kg_api_put_prompt_scores(struct kg_str *out, const struct kg_api_reque
 
 /* ---- what truncation kept ---- */
 
-/* A set without ids stands for all of them. */
+/* A set without ids means the whole vocabulary. */
 static kg_status put_set(struct kg_str *out, const struct kg_idset *s, struct kg_err *err)
 {
     struct kg_idset_walk w = {0};
@@ -201,7 +200,7 @@ static kg_status put_mask(struct kg_str *out, const struct kg_api_choice *c,
 
 /* ---- experts ---- */
 
-/* Those of a token: layers x k numbers of `width` bytes, zeros for a layer without. */
+/* The experts of one token: layers x k numbers of `width` bytes; 0 for dense layers. */
 static kg_status put_token_experts(struct kg_str *bytes, const struct kg_model_config *c,
                                    const uint16_t *chosen, int width, struct kg_err *err)
 {
@@ -219,9 +218,9 @@ static kg_status put_token_experts(struct kg_str *bytes, const struct kg_model_c
     return KG_OK;
 }
 
-/* As released clients read it, which is not vLLM's newest form (an .npy file in base64):
- * raw numbers, the shape, and the position of the first. No spaces: one of them looks for
- * these very bytes. The last token was never fed, so it has none. */
+/* In the form that released clients read, not vLLM's newest (an .npy file in base64): raw
+ * numbers, shape, position of the first. No spaces, because one client searches for these
+ * exact bytes. The last token was never fed, so it has no experts. */
 kg_status kg_api_put_experts(struct kg_str *out, const struct kg_api_answer *a,
                              const struct kg_api_choice *c, struct kg_err *err)
 {
@@ -251,7 +250,7 @@ kg_status kg_api_put_experts(struct kg_str *out, const struct kg_api_answer *a,
 
 /* ---- a choice ---- */
 
-/* A server's weights stay as they are, so an answer is one span of the first version. */
+/* A server's weights never change, so a completion is one span of version 0. */
 static kg_status put_versions(struct kg_str *out, const struct kg_api_choice *c,
                               struct kg_err *err)
 {

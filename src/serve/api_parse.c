@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const int64_t MAX_SEED = 1000000000000000000; /* as that of --seed */
+static const int64_t MAX_SEED = 1000000000000000000; /* the limit of --seed, too */
 
 /* ---- typed values ---- */
 
@@ -60,7 +60,7 @@ static kg_status take_real(double *out, const struct kg_json *v, double min, dou
     return wrong(err, expected, v);
 }
 
-/* Whether text is one of the values, which " or " separates. */
+/* Whether text is one of `values`, a list separated by " or ". */
 static bool is_listed(const char *values, const char *text)
 {
     size_t n = strlen(text);
@@ -82,7 +82,7 @@ static kg_status take_word(const char **out, const struct kg_json *v, const char
     return *out && is_listed(words, *out) ? KG_OK : wrong(err, words, v);
 }
 
-/* ---- the fields that are used ---- */
+/* ---- fields that have an effect ---- */
 
 static kg_status take_model(struct kg_api_request *r, const struct kg_json *v,
                             struct kg_err *err)
@@ -91,9 +91,9 @@ static kg_status take_model(struct kg_api_request *r, const struct kg_json *v,
     return r->model ? KG_OK : wrong(err, "a string", v);
 }
 
-/* What a message may have: what a chat template reads; what clients give back of an
- * answer without meaning anything by it; and, as null alone, what no template has a place
- * for. */
+/* Fields of a message: those that chat templates read; those that clients copy from a
+ * response and that have no effect; and those that no template reads, which must be
+ * null. */
 static const struct message_field {
     const char *name;
     bool null_alone;
@@ -119,11 +119,11 @@ static kg_status check_message_field(const char *name, const struct kg_json *v,
         return KG_OK;
     }
     if (kg_json_type(v) == KG_JSON_NULL)
-        return KG_OK; /* left out, as clients that send all of an answer back do */
+        return KG_OK; /* left out: clients send all of a response back */
     return kg_fail(err, KG_EINVAL, "unknown field '%.100s'", name);
 }
 
-/* Of a part of type text; another type is refused where it is read. */
+/* Checks a part of type text; other types are refused where content is read. */
 static kg_status check_part(const struct kg_json *part, struct kg_err *err)
 {
     const char *type = kg_json_text(kg_json_get(part, "type"), NULL);
@@ -142,7 +142,7 @@ static kg_status check_message(const struct kg_json *message, struct kg_err *err
     const struct kg_json *content = kg_json_get(message, "content");
 
     if (kg_json_type(message) != KG_JSON_OBJECT)
-        return KG_OK; /* refused where it is read */
+        return KG_OK; /* the reader of messages refuses it */
     for (size_t i = 0; i < kg_json_size(message); i++)
         KG_TRY(check_message_field(kg_json_key_at(message, i),
                                    kg_json_value_at(message, i), err));
@@ -294,7 +294,7 @@ static kg_status take_tools(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
-/* A call cannot be forced. */
+/* kedge cannot force a call. */
 static kg_status take_tool_choice(struct kg_api_request *r, const struct kg_json *v,
                                   struct kg_err *err)
 {
@@ -343,8 +343,8 @@ static kg_status take_stream_options(struct kg_api_request *r, const struct kg_j
     return KG_OK;
 }
 
-/* A switch in chat, a number elsewhere. In ids vLLM lists so many with the sampled token
- * among them, so 1 asks for no other. */
+/* A bool in chat, a number elsewhere. For GENERATE, vLLM counts the sampled token among
+ * the listed ones, so 1 lists no other token. */
 static kg_status take_logprobs(struct kg_api_request *r, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -395,7 +395,7 @@ static kg_status take_max_tokens(struct kg_api_request *r, const struct kg_json 
     return KG_OK;
 }
 
-/* A key of sampling; others write -1 for a whole number that is off. */
+/* A key of sampling. Other servers' clients send -1 to switch an integer off. */
 static kg_status take_sampling(struct kg_api_request *r, const char *key,
                                const struct kg_json *v, struct kg_err *err)
 {
@@ -434,7 +434,7 @@ static kg_status take_frequency(struct kg_api_request *r, const struct kg_json *
     return take_real(&r->frequency, v, -2, 2, err);
 }
 
-/* Whether ids are the model's is seen when the model is. */
+/* Ids are checked against the vocabulary later, when the model is known. */
 static kg_status take_bias(struct kg_api_request *r, const struct kg_json *v,
                            struct kg_err *err)
 {
@@ -685,7 +685,7 @@ const struct kg_api_field kg_api_fields[] = {
     {0},
 };
 
-/* The row for a kind, or else another of that name; NULL: there is none. */
+/* The row of this name for the kind; else a row of another kind; NULL: no such name. */
 static const struct kg_api_field *find_field(const char *name, unsigned kind)
 {
     const struct kg_api_field *found = NULL;
@@ -695,7 +695,7 @@ static const struct kg_api_field *find_field(const char *name, unsigned kind)
     return found;
 }
 
-/* Compared as JSON text; 0.0 is 0. */
+/* Values are compared as JSON text; 0.0 equals 0. */
 static kg_status take_neutral(const struct kg_api_field *f, const struct kg_json *v,
                               struct kg_err *err)
 {
@@ -725,7 +725,7 @@ static kg_status take_field(struct kg_api_request *r, const struct kg_api_field 
     return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", f->name);
 }
 
-/* The fields of an object: of a request, or of its sampling_params.   kind: their bit */
+/* Takes the fields of a request or of its sampling_params.   kind: bit of the kind */
 static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *fault,
                              const struct kg_json *object, unsigned kind,
                              struct kg_err *err)
@@ -762,7 +762,7 @@ const char *kg_api_asked(const struct kg_api_request *r)
                                         : "prompt";
 }
 
-/* A field of messages that was given without any. */
+/* Refuses fields that need messages in a request with a prompt. */
 static kg_status check_prompt_only(const struct kg_api_request *r,
                                    struct kg_api_fault *fault, struct kg_err *err)
 {
@@ -778,7 +778,7 @@ static kg_status check_prompt_only(const struct kg_api_request *r,
     return KG_OK;
 }
 
-/* The field that changes what is drawn and no log-prob; NULL: none. */
+/* A field in use that changes the sampled distribution but no log-prob; NULL: none. */
 static const char *adjusts(const struct kg_api_request *r)
 {
     return r->repetition != 1          ? "repetition_penalty"
@@ -788,7 +788,7 @@ static const char *adjusts(const struct kg_api_request *r)
                                        : NULL;
 }
 
-/* Who asks for ids with their log-probs trains on them. */
+/* A client that asks for ids and log-probs trains on them, so they must agree. */
 static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fault *fault,
                                struct kg_err *err)
 {
@@ -802,7 +802,7 @@ static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fau
                    fault->param, r->token_ids ? "return_token_ids and " : "");
 }
 
-/* What a request in ids may say of a text is ignored, until it asks for the text. */
+/* Fields of text are ignored for GENERATE, unless the request asks for text. */
 static kg_status check_text(const struct kg_api_request *r, struct kg_api_fault *fault,
                             struct kg_err *err)
 {

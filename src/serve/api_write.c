@@ -77,7 +77,7 @@ void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n)
 
 /* ---- tokens with log-probs ---- */
 
-/* JSON has no infinity: OpenAI's smallest number stands for it. */
+/* JSON has no infinity; OpenAI's API writes this number instead. */
 static kg_status put_logp(struct kg_str *out, float x, struct kg_err *err)
 {
     if (!isfinite(x))
@@ -145,8 +145,8 @@ static kg_status put_chat_logprobs(struct kg_str *out, const struct kg_api_answe
     return kg_str_puts(out, "], \"refusal\": null}", err);
 }
 
-/* A token as a string that no other token has: text, or its bytes when they are not
- * text, or its id when it has none or ids are asked for. */
+/* A token as a unique string: its text; its bytes if they are not valid UTF-8; its id if
+ * it has no bytes or the request asks for ids. */
 static kg_status put_token(struct kg_str *out, const struct kg_api_answer *a,
                            struct kg_str *bytes, int32_t id, struct kg_err *err)
 {
@@ -170,7 +170,7 @@ static kg_status put_pair(struct kg_str *out, const struct kg_api_answer *a,
     return put_logp(out, logp, err);
 }
 
-/* Whether token i is listed for its prompt's sake; what was recorded with it is there. */
+/* Whether token i belongs to the prompt, whose log-probs are in c->prompt. */
 static bool is_of_prompt(const struct kg_api_choice *c, size_t i)
 {
     return c->prompt && i < c->t->prompt_n;
@@ -186,7 +186,7 @@ static float logp_at(const struct kg_api_choice *c, size_t i)
     return is_of_prompt(c, i) ? c->prompt->scores.logp[i] : c->t->logp[i];
 }
 
-/* The likeliest ids, and the token if it is none of them. */
+/* The likeliest ids, and the token itself if it is not among them. */
 static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
                          struct kg_str *bytes, const struct kg_api_choice *c, size_t i,
                          struct kg_err *err)
@@ -210,8 +210,8 @@ static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
     return kg_str_putc(out, '}', err);
 }
 
-/* The tokens of a prompt count by themselves: its text has moved the choice's offset
- * already, and bytes that are not of it (BOS) begin where it begins. */
+/* Prompt tokens have an offset of their own: the choice's offset has already passed the
+ * prompt's text. Added tokens (BOS) have the offset 0. */
 static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answer *a,
                                     struct kg_str *bytes, const struct kg_api_choice *c,
                                     struct kg_err *err)
@@ -228,7 +228,7 @@ static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answ
     return c->from < c->to ? kg_str_puts(out, ", ", err) : KG_OK;
 }
 
-/* Special tokens are not part of the text of an answer, unless the request asks for
+/* Special tokens are not part of a completion's text, unless the request asks for
  * them. */
 static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
@@ -248,7 +248,7 @@ static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
     return KG_OK;
 }
 
-/* Nothing comes before the first token of a prompt: null. */
+/* The first token of a prompt has no log-prob: null. */
 static kg_status put_text_logps(struct kg_str *out, const struct kg_api_choice *c,
                                 struct kg_err *err)
 {
@@ -318,7 +318,7 @@ static bool has_calls(const struct kg_api_choice *c)
     return c->calls && c->calls->n > 0;
 }
 
-/* The id is the id of the answer with two numbers: of the choice and of the call. */
+/* The id of a call: the response's id, the choice's index and the call's index. */
 static kg_status put_call(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                           const struct kg_api_choice *c, size_t i, struct kg_err *err)
 {
@@ -353,8 +353,8 @@ static kg_status put_calls(struct kg_str *out, const struct kg_api_answer *a, bo
     return kg_str_putc(out, ']', err);
 }
 
-/* Members of a message, each with a comma after it. Of a stream the calls are told in a
- * piece before the one that ends it. */
+/* Members of a message, each followed by a comma. A stream sends calls in the piece
+ * before the one with the finish reason. */
 static kg_status put_members(struct kg_str *out, const struct kg_api_answer *a,
                              bool piece, const struct kg_api_choice *c,
                              struct kg_err *err)
@@ -385,7 +385,7 @@ static kg_status put_text(struct kg_str *out, const struct kg_api_answer *a, boo
     }
     KG_TRY(kg_str_printf(out, err, "\"%s\": {", piece ? "delta" : "message"));
     KG_TRY(put_members(out, a, piece, c, err));
-    if (out->data[out->len - 1] == ' ') /* the last comma */
+    if (out->data[out->len - 1] == ' ') /* the comma of the last member */
         out->len -= 2;
     return kg_str_putc(out, '}', err);
 }
@@ -410,8 +410,8 @@ static kg_status put_ids(struct kg_str *out, const struct kg_api_choice *c, bool
     return kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err);
 }
 
-/* Of a chat, which has one prompt: vLLM's clients read its ids here, SGLang's in the
- * choices, so they stand in both. */
+/* Ids of a chat's only prompt: vLLM's clients read them here, SGLang's in the choices, so
+ * both places have them. */
 static kg_status put_prompt_ids(struct kg_str *out, const struct kg_api_answer *a,
                                 struct kg_err *err)
 {

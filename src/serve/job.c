@@ -18,7 +18,7 @@
 
 #include <stdio.h>
 
-/* of max_held_bytes, for each id of a request's masks, and each of its experts */
+/* bytes of max_held_bytes that one kept id and one expert account for */
 enum { BYTES_OF_KEPT = 64, BYTES_OF_ROUTED = 16 };
 
 /* ---- life ---- */
@@ -39,7 +39,7 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
     return job;
 }
 
-/* The exchange has been ended. */
+/* The caller has ended the exchange. */
 static void job_free(struct kg_serve_job *job)
 {
     struct kg_serve *s = job->s;
@@ -92,16 +92,16 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
     job_free(job);
 }
 
-/* An answer that its client is handed becomes a turn of its episode, and no other: what
- * nobody received was not acted on. Before it is sent, as the next turn may follow. */
+/* Only a completion that is sent becomes a turn: the program cannot act on any other. It
+ * is kept before it is sent, because the next turn may follow at once. */
 static kg_status keep_as_turn(struct kg_serve_job *job, struct kg_err *err)
 {
     return job->episode ? kg_policy_keep(job->s->opts.policy, job, &job->trajs[0], err)
                         : KG_OK;
 }
 
-/* A whole answer. It is counted as what it becomes, and before it is sent: whoever has it
- * finds it in the metrics. */
+/* Sends a whole response, or refuses the request if its body has no room. The outcome is
+ * counted before it is sent, so the client finds it in the metrics. */
 static kg_status answer_whole(struct kg_serve_job *job, const struct kg_str *body,
                               struct kg_err *err)
 {
@@ -135,8 +135,8 @@ void kg_serve_job_answer_tokens(struct kg_serve_job *job)
 
 /* ---- preparing ---- */
 
-/* Choice i has seed + i, counted through all prompts. A prompt is one group, or two where
- * the draw changes; the first, whose prompt is computed first, has it scored. */
+/* Choice i, counted over all prompts, has seed + i. A prompt is one group, or two if the
+ * seeds span two draws; the first group also scores the prompt. */
 static void plan_prompt(struct kg_serve_job *job, size_t prompt)
 {
     const struct kg_api_prompt *p = &job->r.prompts[prompt];
@@ -170,7 +170,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
     size_t n = r->n_prompts * (size_t)r->n;
     struct kg_sampling *s = &job->sampling;
     *s = r->sampling;
-    s->max_tokens = 1; /* groups have their own */
+    s->max_tokens = 1; /* each group has its own */
     s->ignore_eos = r->ignore_eos;
     s->stops = r->stops;
     s->n_stops = r->n_stops;
@@ -185,7 +185,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                      .frequency = (float)r->frequency};
     if (r->n_bias > 0 || r->repetition != 1 || r->presence != 0 || r->frequency != 0)
         job->sampling.adjust = &job->adjust;
-    /* a stream tells its tokens one by one, and its masks not at all */
+    /* a stream has no masks: it sends token by token */
     job->sampling.record_kept = r->kind == KG_API_GENERATE && !r->stream &&
                                 !job->sampling.adjust &&
                                 kg_sampler_truncates(&job->sampling,
@@ -204,7 +204,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
     return KG_OK;
 }
 
-/* Who asks twice without a seed gets two answers; each tells its seed. */
+/* Without a seed, every request gets another one; the response tells it. */
 static void name_answer(struct kg_serve_job *job)
 {
     struct kg_serve *s = job->s;
@@ -219,7 +219,7 @@ static void name_answer(struct kg_serve_job *job)
         .m = job->answer.m,
         .created = (int64_t)kg_clock_unix_seconds(),
         .seedless = s->opts.policy != NULL,
-        /* below 2^53: what every reader of JSON can keep */
+        /* below 2^53, so every JSON reader keeps it exactly */
         .seed = job->r.seeded ? job->r.seed : (uint64_t)words[0] << 21 | words[1] >> 11};
     static const char *const names[] = {"cmpl", "chatcmpl", "generate"};
     snprintf(job->answer.id, sizeof job->answer.id, "%s-%s%llx", names[job->r.kind],
@@ -251,7 +251,7 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     else if (kind == KG_API_CHAT && !job->r.turn.session)
         job->r.turn.session = kg_http_header(job->x, "X-Session-ID");
     if (job->r.turn.session && job->r.turn.session[0] == '\0')
-        job->r.turn.session = NULL; /* what clients without a session send */
+        job->r.turn.session = NULL; /* clients without a session send an empty id */
     KG_TRY(kg_api_encode(&job->r, fault, job->answer.m, err));
     if (!kg_api_is_answered(kind))
         return KG_OK;
@@ -286,9 +286,9 @@ kg_status kg_serve_job_submit(struct kg_serve_job *job, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- telling ---- */
+/* ---- pieces of a stream ---- */
 
-/* An event of a stream is made in the scratch of the model's thread, and sent. */
+/* Events are built in the scratch buffer of the model's thread. */
 static kg_status begin_event(struct kg_serve_job *job, struct kg_err *err)
 {
     kg_str_clear(&job->s->scratch);
@@ -303,7 +303,7 @@ static kg_status send_event(struct kg_serve_job *job, struct kg_err *err)
         kg_http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8");
     job->streaming = true;
     kg_status status = kg_http_stream_write(job->x, out->data, out->len, err);
-    if (status != KG_OK) /* it has left, or does not read */
+    if (status != KG_OK) /* the client has left, or does not read */
         kg_serve_job_leave(job);
     return status;
 }
@@ -323,7 +323,7 @@ static struct kg_api_choice describe(struct kg_serve_job *job, size_t index)
         .offset = &choice->offset};
 }
 
-/* What the prompt puts in front of the first piece. */
+/* Adds the echoed prompt in front of the first piece. */
 static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, size_t index,
                               struct kg_err *err)
 {
@@ -336,8 +336,8 @@ static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, siz
     return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
 }
 
-/* One piece: what is said up to `end`, the tokens since the last one, the calls if they
- * are known, and how it ends if it does. */
+/* Sends one piece: text up to `end`, tokens since the last piece, calls and finish reason
+ * if they are known. */
 static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
                             const struct kg_tool_calls *calls, enum kg_finish finish,
                             struct kg_err *err)
@@ -359,13 +359,13 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
     return send_event(job, err);
 }
 
-/* Ids are answered by ids alone, unless their text is asked for. */
+/* GENERATE answers with ids, and with text only if the request asks for it. */
 static bool has_text(const struct kg_serve_job *job)
 {
     return job->s->opts.tok && (job->r.kind != KG_API_GENERATE || job->r.texts);
 }
 
-/* The first piece leaves at once, later ones with what came since. */
+/* The first piece is sent at once; later pieces wait for piece_seconds. */
 static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice *choice,
                    size_t text_n)
 {
@@ -377,8 +377,8 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
-/* Tokens that have text: one of stop_token_ids that ended the answer has none, nor has an
- * end token where special tokens have some. */
+/* Number of tokens that have text. A final token from stop_token_ids has none; nor has an
+ * end token if the request asks for special tokens. */
 static size_t texted(const struct kg_serve_job *job, const struct kg_traj *t)
 {
     if (t->finish == KG_FINISH_STOP && job->r.specials)
@@ -400,7 +400,7 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     if (has_text(job) && texted(job, t) == t->n)
         KG_TRY(kg_serve_text_add(said, &choice->text, tok, t->tokens[t->n - 1],
                                  job->r.stops, job->r.n_stops, err));
-    if (job->r.reads_calls) /* what may become a call waits */
+    if (job->r.reads_calls) /* text that may become a call is held back */
         KG_TRY(kg_tool_calls_read(&choice->calls, kg_str_text(said), said->len, err));
     size_t end = job->r.reads_calls ? choice->calls.content_n : said->len;
     if (!is_due(job, choice, end - choice->told_n))
@@ -409,8 +409,8 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     return tell_piece(job, index, end, NULL, KG_FINISH_NONE, err);
 }
 
-/* Some clients read no content of the piece that ends an answer: OpenAI's has none. So
- * what is left is told before it. */
+/* The remaining text is sent in a piece before the one with the finish reason: some
+ * clients read no content there, because OpenAI's has none. */
 static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     struct kg_serve_choice *choice = &job->choices[index];
@@ -442,8 +442,8 @@ static void note_first(struct kg_serve_job *job)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* What truncation keeps may be nearly the vocabulary at every token, and is held until
- * the answer is written; so a request gives up before it fills the memory. */
+/* Truncation may keep nearly the whole vocabulary at every token, and the kept ids are
+ * held until the response is written. So a request fails before it fills the memory. */
 static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
                             struct kg_err *err)
 {
@@ -461,7 +461,7 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
                    (long long)most);
 }
 
-/* So may be the experts of long prompts and answers, in a model of many layers. */
+/* The same limit for experts: long completions of deep models have many. */
 static kg_status count_routed(struct kg_serve_job *job, const struct kg_traj *t,
                               struct kg_err *err)
 {
@@ -481,7 +481,7 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
 {
     struct kg_serve *s = user;
     struct kg_serve_job *job = job_of(q);
-    struct kg_err failure; /* of this answer: the others go on */
+    struct kg_err failure; /* of this request: others continue */
     (void)err;
     s->fresh++;
     if (job->first == 0)
@@ -515,8 +515,8 @@ static kg_status keep_text(struct kg_serve_job *job, const struct kg_traj *t,
     return kg_sessions_keep(job->s->sessions, turn, &a, err);
 }
 
-/* Before the client learns that the answer has ended: its next turn may follow at once.
- * One that could not be kept is tokenised by that turn, as a new branch. */
+/* Called before the client learns that the completion has ended: its next turn may follow
+ * at once. If keeping fails, the next turn tokenises this one as a new branch. */
 static void keep_turn(struct kg_serve_job *job, const struct kg_traj *t)
 {
     struct kg_str text = {0};
@@ -533,7 +533,7 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     struct kg_err untold;
     (void)user;
     job->left--;
-    if (job->episode && failure) { /* ends the rollout, as everywhere in training */
+    if (job->episode && failure) { /* ends the rollout, as any failure in training */
         *err = *failure;
         return failure->code;
     }
@@ -547,7 +547,7 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     return KG_OK;
 }
 
-/* ---- the end ---- */
+/* ---- ends of a request ---- */
 
 static struct kg_api_usage usage_of(const struct kg_serve_job *job)
 {
@@ -557,7 +557,7 @@ static struct kg_api_usage usage_of(const struct kg_serve_job *job)
     return u;
 }
 
-/* What a stream tells in pieces. */
+/* The text that a stream would send in pieces. */
 static kg_status put_whole_text(struct kg_str *out, struct kg_serve_job *job, size_t i,
                                 struct kg_err *err)
 {
@@ -616,7 +616,7 @@ static kg_status finish_stream(struct kg_serve_job *job, struct kg_err *err)
     return send_event(job, err);
 }
 
-/* An error after the status line has been sent is an event. Who has left needs none. */
+/* After the status line, an error is an event. If the client is gone, it is dropped. */
 static void fail_stream(struct kg_serve_job *job, const struct kg_api_fault *fault)
 {
     struct kg_err unread;

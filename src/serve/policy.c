@@ -32,18 +32,18 @@
 #include <unistd.h>
 
 enum {
-    MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has as many bits for it */
-    MAX_TURNS = 1 << 15,    /* the key has a lower limit */
+    MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has 15 bits for it */
+    MAX_TURNS = 1 << 15,    /* the key's limit is lower */
     MAX_SAMPLES = 1 << 16,
     MAX_LINE = 1 << 20, /* bytes of a report without a trace */
-    TRACED_BYTES = 40,  /* of a trace, for a token of a turn: its ids, mask and text */
+    TRACED_BYTES = 40,  /* bytes of a trace per token of a turn: ids, mask and text */
     MAX_TRACE = 256 << 20,
-    MAX_READS = 32,     /* of what it writes, before the engine's next step */
-    MAX_WARNINGS = 100, /* of a run, about reports */
+    MAX_READS = 32,     /* of a program's output, between two steps of the engine */
+    MAX_WARNINGS = 100, /* about reports, per run */
     MAX_FRUITLESS = 3,  /* starts in a row without a report */
-    WAIT_MS = 2,        /* reports and requests are waited for in turns */
+    WAIT_MS = 2,        /* longest wait for requests before reports are read */
     STOP_AFTER_S = 1,
-    CONNECT_MS = 30000, /* a server may take many episodes at once */
+    CONNECT_MS = 30000, /* long, because a server may get many episodes at once */
     KEY_BYTES = 16,
 };
 
@@ -59,35 +59,35 @@ struct kg_policy_episode {
     struct kg_traj *out;
     struct kg_policy_record record; /* owned */
     struct kg_serve_job *job;       /* the turn that is being sampled; NULL: none */
-    size_t branch;                  /* of it */
+    size_t branch;                  /* of the job */
     size_t tokens;                  /* of all branches */
     enum kg_finish finish;          /* of the last turn */
-    double heard; /* when it was told of, had a turn, or first asked for the next */
-    bool open, full, asked; /* asked: for a turn that it has not had */
+    double heard; /* clock seconds: when sent, at a turn, at the first request after it */
+    bool open, full, asked; /* asked: a request came since its last turn */
 };
 
 struct kg_policy {
     struct kg_episode_opts opts;
     const struct kg_tokenizer *tok;
     char key[2 * KEY_BYTES + 1];
-    char player[32];              /* key that says who plays */
-    struct kg_serve *serve;       /* from the first rollout on, as the next */
-    struct kg_task_child *child;  /* the program, or */
-    struct kg_http_client *asked; /* the server */
-    uint64_t tickets, ticket;     /* given, and that of the rollout's first episode */
-    int64_t reported;             /* episodes, in all */
+    char player[32];              /* the recipe's key of program or server */
+    struct kg_serve *serve;       /* opened by the first rollout, as child and asked */
+    struct kg_task_child *child;  /* the program; NULL with a server */
+    struct kg_http_client *asked; /* client of the server; NULL with a program */
+    uint64_t tickets, ticket;     /* next ticket; that of the rollout's first episode */
+    int64_t reported;             /* episodes of all rollouts */
     int64_t fruitless;            /* starts, or lost requests, since the last report */
     int64_t warnings;
     bool hung; /* an episode of this child was given up */
     struct kg_policy_numbers numbers;
     struct kg_str told, heard;
-    size_t sent;    /* bytes of what it is told */
+    size_t sent;    /* bytes of told that were sent */
     size_t unended; /* bytes of heard that were searched for the end of a line */
-    /* of the present rollout */
+    /* the current rollout */
     const struct kg_episode_run *run;
     struct kg_policy_episode *episodes; /* (run->n) owned, in the order of run->trajs */
     size_t begun, ended;
-    /* when a turn or a report was last taken: junk and refused requests do not count */
+    /* clock seconds of the last turn or report; junk and refused requests do not count */
     double moved;
 };
 
@@ -107,7 +107,8 @@ static void close_policy(void *state)
 
 static bool is_server(const struct kg_env_opts *o) { return o->url && *o->url; }
 
-/* A password before an @ is not said, and would be in every record of the run. */
+/* Messages show no URL with '@': it may hold a password. The run's records would show
+ * it. */
 static kg_status check_url(const struct kg_env_opts *o, struct kg_err *err)
 {
     static const char expected[] = "url: expected http://HOST:PORT/PATH, found";
@@ -195,7 +196,7 @@ static kg_status start_server(struct kg_policy *p, struct kg_err *err)
     return kg_serve_open(&p->serve, &opts, err);
 }
 
-/* A trace repeats the prompt of every turn. */
+/* A trace repeats the prompt in every turn. */
 static size_t longest_report(const struct kg_policy *p)
 {
     const int64_t tokens = (int64_t)(p->opts.turns + 1) * p->opts.context;
@@ -204,7 +205,7 @@ static size_t longest_report(const struct kg_policy *p)
                                                                  : MAX_TRACE);
 }
 
-/* Connections without a time limit of their own: an episode may play for hours. */
+/* Requests without a timeout: an episode may play for hours. */
 static kg_status open_client(struct kg_policy *p, struct kg_err *err)
 {
     const struct kg_http_client_opts opts = {.max_in_flight = KG_SESSIONS,
@@ -216,7 +217,7 @@ static kg_status open_client(struct kg_policy *p, struct kg_err *err)
     return kg_http_client_open(&p->asked, &opts, err);
 }
 
-/* The first one, or the next one: what the last was told of is forgotten. */
+/* Starts the program or client, and forgets what an earlier one was sent. */
 static kg_status start_player(struct kg_policy *p, struct kg_err *err)
 {
     const struct kg_task_command command = {.command = p->opts.env_opts.command};
@@ -268,7 +269,7 @@ static struct kg_policy_episode *find_open(struct kg_policy *p, const char *id)
     return NULL;
 }
 
-/* Greedy answers of a step are of the draws that its samples are of. */
+/* Greedy completions use the same draw numbers as the samples of their step. */
 static const char *kind_of(const struct kg_sampling *s)
 {
     return s->rng.stream == KG_RNG_EVAL ? "eval"
@@ -282,7 +283,7 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
     size_t at = 0;
     int unused;
 
-    /* before the program's own, which may be too many */
+    /* before the program's own names, which may fill the table */
     for (int i = 0; p->opts.further && i < N_STATUS; i++)
         KG_TRY(kg_further_find(&unused, p->opts.further, statuses[i], err));
     p->run = run;
@@ -310,7 +311,7 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
     return KG_OK;
 }
 
-/* What is told of an episode: a line, or the body of a request. */
+/* Sends one episode: as a line, or as the body of a request. */
 static kg_status tell(struct kg_policy *p, struct kg_policy_episode *e,
                       struct kg_err *err)
 {
@@ -342,7 +343,7 @@ static kg_status tell_more(struct kg_policy *p, struct kg_err *err)
     return KG_OK;
 }
 
-/* All branches, one after the other, in the room of the first. */
+/* Concatenates all branches, in the memory of the first. */
 static kg_status join(struct kg_policy_episode *e, struct kg_err *err)
 {
     struct kg_traj *t = e->out;
@@ -362,7 +363,7 @@ static kg_status join(struct kg_policy_episode *e, struct kg_err *err)
     return KG_OK;
 }
 
-/* An episode in which the policy was asked nothing has its prompt alone. */
+/* An episode without a turn consists of its prompt alone. */
 static kg_status put_nothing(struct kg_policy_episode *e, float temperature,
                              struct kg_err *err)
 {
@@ -386,8 +387,7 @@ static kg_status put_statuses(struct kg_traj *t, enum status how,
     return KG_OK;
 }
 
-/* Ends an episode. Its verdict, if there is one, is in out. A turn that is being sampled
- * is broken off. */
+/* Ends an episode. If it has a verdict, out holds it. A turn in progress is cancelled. */
 static kg_status end(struct kg_policy *p, struct kg_policy_episode *e, enum status how,
                      struct kg_err *err)
 {
@@ -456,8 +456,7 @@ static kg_status refuse(struct kg_api_fault *fault, const char *param, const cha
                    want);
 }
 
-/* The policy is sampled as the recipe says: another distribution than the record's would
- * be trained on as if it were this one. */
+/* The policy is sampled as the recipe says: training assumes that distribution. */
 static kg_status check_draw(const struct kg_api_request *r, const struct kg_sampling *s,
                             struct kg_api_fault *fault, struct kg_err *err)
 {
@@ -504,7 +503,7 @@ static kg_status check_turn(const struct kg_api_request *r, const struct kg_samp
     return KG_OK;
 }
 
-/* The branch that the prompt continues, the longest one; else the number of branches. */
+/* The longest branch that the prompt continues; n_branches if there is none. */
 static size_t find_branch(const struct kg_policy_episode *e, const struct kg_ids *prompt)
 {
     size_t found = e->record.n_branches;
@@ -520,7 +519,7 @@ static size_t find_branch(const struct kg_policy_episode *e, const struct kg_ids
     return found;
 }
 
-/* Room for the turn's tokens, within the episode's budgets. */
+/* Computes how many tokens the turn may have within the episode's budgets. */
 static kg_status find_room(int32_t *room, struct kg_policy *p,
                            struct kg_policy_episode *e, const struct kg_ids *prompt,
                            struct kg_api_fault *fault, struct kg_err *err)
@@ -586,7 +585,7 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
     KG_TRY(find_room(&room, p, e, &job->r.prompts[0].ids, fault, err));
     job->episode = e;
     e->job = job;
-    if (!e->asked) /* or asking and leaving would put off the timeout for ever */
+    if (!e->asked) /* asking and leaving repeatedly must not extend the timeout */
         e->heard = kg_clock_seconds();
     e->asked = true;
     plan_turn(p, job, room);
@@ -638,7 +637,7 @@ kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
 
 /* ---- reports ---- */
 
-/* Of an episode that is open. It is still one if it cannot be read. */
+/* Ends an open episode by its report; an unreadable report counts as FAILED. */
 static kg_status end_reported(struct kg_policy *p, struct kg_policy_episode *e,
                               const struct kg_json *report, const char *line, size_t n,
                               struct kg_err *err)
@@ -681,7 +680,7 @@ static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
     return status;
 }
 
-/* Whole lines of what was heard. */
+/* Takes all complete lines; keeps the rest. */
 static kg_status take_reports(struct kg_policy *p, struct kg_err *err)
 {
     const char *at = kg_str_text(&p->heard), *end = at + p->heard.len, *stop;
@@ -703,7 +702,6 @@ static kg_status take_reports(struct kg_policy *p, struct kg_err *err)
     return status;
 }
 
-/* Ends all open episodes. */
 static kg_status end_open(struct kg_policy *p, enum status how, struct kg_err *err)
 {
     for (size_t i = 0; i < p->begun; i++)
@@ -712,7 +710,7 @@ static kg_status end_open(struct kg_policy *p, enum status how, struct kg_err *e
     return KG_OK;
 }
 
-/* The program is gone, or is put away for what it did. */
+/* The program has ended, or was killed for a line that is too long. */
 static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
 {
     const size_t open = p->begun - p->ended;
@@ -729,7 +727,7 @@ static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
     return start_player(p, err);
 }
 
-/* It has ended by itself. */
+/* The program has ended by itself. */
 static kg_status bury_ended(struct kg_policy *p, struct kg_err *err)
 {
     struct kg_err why = {.message = "it ended with exit status 0"};
@@ -740,7 +738,7 @@ static kg_status bury_ended(struct kg_policy *p, struct kg_err *err)
 
 /* ---- a server's reports ---- */
 
-/* If many answers in a row are not reports, the server is another one, or none. */
+/* If many responses in a row are not reports, the server does not play episodes. */
 static kg_status check_server(const struct kg_policy *p, const char *found,
                               struct kg_err *err)
 {
@@ -754,7 +752,7 @@ static kg_status check_server(const struct kg_policy *p, const char *found,
                    p->player, p->opts.env_opts.url, p->fruitless, found);
 }
 
-/* The request was not answered with a report. */
+/* Ends an episode whose response is not a report. */
 static kg_status lose(struct kg_policy *p, struct kg_policy_episode *e, enum status how,
                       const char *found, struct kg_err *err)
 {
@@ -764,7 +762,7 @@ static kg_status lose(struct kg_policy *p, struct kg_policy_episode *e, enum sta
     return end(p, e, how, err);
 }
 
-/* A report may leave out its episode, which is then the episode of the request. */
+/* A report may omit its episode's id. */
 static kg_status take_body(struct kg_policy *p, struct kg_policy_episode *e,
                            const struct kg_http_answer *a, struct kg_err *err)
 {
@@ -790,10 +788,10 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
     struct kg_policy_episode *e;
     char found[160];
 
-    if (a->ticket < p->ticket) /* of a rollout that has ended */
+    if (a->ticket < p->ticket) /* of an earlier rollout */
         return KG_OK;
     e = &p->episodes[a->ticket - p->ticket];
-    if (!e->open) /* after its timeout */
+    if (!e->open) /* it has timed out */
         return KG_OK;
     if (a->status != KG_OK)
         return lose(p, e, DIED, a->reason, err);
@@ -804,7 +802,7 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
     return lose(p, e, FAILED, found, err);
 }
 
-/* ---- a program's ---- */
+/* ---- a program's reports ---- */
 
 static kg_status talk(struct kg_policy *p, struct kg_err *err)
 {
@@ -812,7 +810,7 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
     const size_t most = longest_report(p);
     char why[64];
     size_t before;
-    int reads = 0; /* so that a program that always writes does not hold the rollout */
+    int reads = 0; /* a program that writes without pause must not stall the rollout */
 
     do {
         const struct kg_task_talk talk = {.input = kg_str_text(&p->told),
@@ -839,8 +837,8 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
 
 /* ---- the rollout ---- */
 
-/* An episode that has not sent a request yet may wait in a queue of the program, which
- * moves while any other episode does. */
+/* An episode without a turn may wait in the program's queue; its time runs only while no
+ * other episode moves. */
 static bool is_silent(const struct kg_policy *p, const struct kg_policy_episode *e,
                       double now)
 {
@@ -871,7 +869,7 @@ static kg_status give_up(struct kg_policy *p, struct kg_err *err)
     return start_player(p, err);
 }
 
-/* As rollout/episode.c: a program that plays lets the run finish what it does. */
+/* As in rollout/episode.c: while the program plays, the step is finished first. */
 static kg_status check_stop(const struct kg_policy *p, struct kg_err *err)
 {
     const double waited = kg_clock_seconds() - p->moved;
@@ -930,7 +928,7 @@ static kg_status run_rollout(void *state, const struct kg_episode_run *run,
     if (!p->child && !p->asked)
         KG_TRY_GOTO(out, start_player(p, err));
     if (p->child &&
-        kg_task_child_ended(p->child)) /* before anything is told: it costs no episode */
+        kg_task_child_ended(p->child)) /* before an episode is sent: none is lost */
         KG_TRY_GOTO(out, bury_ended(p, err));
     session.user = p->serve;
     KG_TRY_GOTO(out, kg_rollout_begin(run->engine, &session, err));

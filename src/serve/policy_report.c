@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double MAX_REWARD = 1e9;   /* as of an external grader */
+static const double MAX_REWARD = 1e9;   /* limit of external graders, too */
 static const double MAX_NUMBER = 1e100; /* squares are finite */
 
-/* A number without a place is dropped: the verdict must not depend on which episode was
- * the first to use a name. */
+/* If the table of names is full, a number is dropped without an error: the verdict must
+ * not depend on which episode used a name first. */
 static kg_status take_number(struct kg_policy_numbers *to, struct kg_traj *t,
                              const char *before, const char *key, double x,
                              struct kg_further_names *names, struct kg_err *err)
@@ -73,7 +73,7 @@ static kg_status take_numbers(struct kg_policy_numbers *to, struct kg_traj *t,
     return KG_OK;
 }
 
-/* The verdict, into t. A reward of null is none. */
+/* Reads the verdict into t. A null reward means that the episode is not graded. */
 static kg_status read_verdict(struct kg_policy_numbers *to, struct kg_traj *t,
                               const struct kg_json *report,
                               struct kg_further_names *names, struct kg_err *err)

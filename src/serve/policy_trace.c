@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A client may round what it was sent. Training reads the record alone. */
+/* Clients may round log-probs. Training uses the record's values. */
 static const double TOLERANCE = 1e-4;
 
 enum key { PROMPT, COMPLETION, LOGPS, MASK, N_LISTS, NODE = N_LISTS, N_KEYS = 8 };
@@ -23,7 +23,7 @@ static const char *const keys[N_KEYS] = {"prompt_token_ids", "completion_token_i
 struct claim {
     const char *node;
     const struct kg_json *list[N_LISTS];
-    size_t turn; /* of the record */
+    size_t turn; /* index into the record's turns */
 };
 
 static kg_status refuse(struct kg_err *err, const struct claim *c, enum key key, size_t i,
@@ -75,7 +75,7 @@ static kg_status read_claim(struct claim *c, const struct kg_json *turn, size_t 
 
 /* ---- agreement ---- */
 
-/* The number of the first ids of the list that are those of the record. */
+/* Length of the common prefix of list and ids. */
 static size_t agreeing(const struct kg_json *list, const int32_t *ids, size_t n)
 {
     size_t i = 0;
@@ -93,7 +93,7 @@ static bool is_claimed(const struct claim *claims, size_t n, size_t turn)
     return false;
 }
 
-/* The turn of the record with its ids, which no claim before it has. */
+/* Finds the turn with the claim's ids that no earlier claim has taken. */
 static kg_status find_turn(struct claim *claims, size_t i,
                            const struct kg_policy_record *r, struct kg_err *err)
 {
@@ -127,7 +127,7 @@ static kg_status find_turn(struct claim *claims, size_t i,
                    c->node, prompt);
 }
 
-/* 0 in the prompt; 0 or 1 for a sampled token. */
+/* The mask must be 0 in the prompt, and 0 or 1 at sampled tokens. */
 static kg_status check_tokens(const struct claim *c, const struct kg_policy_record *r,
                               struct kg_err *err)
 {
@@ -165,7 +165,7 @@ static kg_status check_claim(struct claim *claims, size_t i, const struct kg_jso
 
 /* ---- the mask ---- */
 
-/* The branch with other sources, up to its last trained token; empty without one. */
+/* Copies the branch with its new sources up to the last trained token; empty if none. */
 static kg_status rebuild(struct kg_traj *b, struct kg_err *err)
 {
     struct kg_traj t = {.top_k = b->top_k,

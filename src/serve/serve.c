@@ -33,7 +33,7 @@ enum {
 
 /* ---- queues ---- */
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void push(struct kg_serve_queue *q, struct kg_serve_job *job)
 {
     job->next = NULL;
@@ -180,7 +180,7 @@ static void on_metrics(void *user, struct kg_http_exchange *x)
     struct kg_http_server_stats http;
     kg_http_server_stats(&http, s->http);
     struct kg_session_stats sessions;
-    kg_sessions_stats(&sessions, s->sessions); /* which has a lock of its own */
+    kg_sessions_stats(&sessions, s->sessions); /* it has its own lock */
     pthread_mutex_lock(&s->lock);
     s->metrics.sessions = sessions;
     kg_status status = kg_serve_metrics_put(&body, &s->metrics, &http, &err);
@@ -201,7 +201,7 @@ static const struct kg_http_route routes[] = {
     {NULL, NULL, NULL, NULL},
 };
 
-/* Paths that end with '/' are followed by a name. */
+/* A route whose path ends with '/' matches any name after it. */
 static bool is_of(const struct kg_http_route *r, const char *method, const char *path)
 {
     const size_t n = strlen(r->path);
@@ -209,7 +209,7 @@ static bool is_of(const struct kg_http_route *r, const char *method, const char 
            (path[n] == '\0') == (r->path[n - 1] != '/');
 }
 
-/* The same paths under /episode/ID. */
+/* Serves the same routes under /episode/ID. */
 static void pass_on(struct kg_serve *s, struct kg_http_exchange *x, const char *method)
 {
     char id[KG_SERVE_EPISODE_ID];
@@ -288,8 +288,8 @@ static void *intake_main(void *user)
 
 /* ---- life ---- */
 
-/* The cache's default: a whole batch of whole contexts, but no more than 65,536 tokens
- * unless one context has more. */
+/* Default size of the cache: max_batch contexts, limited to DEFAULT_KV_TOKENS or one
+ * context, whichever is more. */
 static int64_t serve_kv_tokens(int32_t max_batch, int32_t max_len)
 {
     int64_t all = kg_rollout_kv_tokens(max_batch, max_len);
@@ -386,7 +386,7 @@ static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
     return kg_rollout_begin(s->engine, &session, err);
 }
 
-/* A chat request without max_tokens takes a whole context, unless told otherwise. */
+/* Without max_tokens, a chat request reserves a whole context unless a default is set. */
 static void log_room(const struct kg_serve_opts *o)
 {
     const struct kg_rollout_opts engine = kg_serve_engine_opts(o);
@@ -438,7 +438,7 @@ static kg_status open_http(struct kg_serve *s, struct kg_err *err)
     return kg_http_server_start(&s->http, &opts, err);
 }
 
-/* One that fails, or is out to eat memory, is told before clients come. */
+/* Tries the template at start: it may fail or take too much memory. */
 static kg_status try_template(const struct kg_chat_template *chat, struct kg_err *err)
 {
     if (chat == NULL || kg_chat_template_try(chat, err) == KG_OK)
@@ -476,7 +476,7 @@ out:
 
 int kg_serve_port(const struct kg_serve *s) { return kg_http_server_port(s->http); }
 
-/* Every job of a list gets an error. */
+/* Fails every job of a list. */
 static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status code,
                       const char *why)
 {
@@ -488,7 +488,7 @@ static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status co
         kg_fail(&failure, code, "%s", why);
         kg_serve_job_fail(job, &failure);
         kg_status kept = kg_serve_job_finish(job, &failure);
-        (void)kept; /* of a failed one nothing is */
+        (void)kept; /* nothing of a failed job is kept */
         job = next;
     }
 }
@@ -531,7 +531,7 @@ void kg_serve_close(struct kg_serve *s)
     fail_queue(s, &s->ready, closing);
     fail_live(s, KG_EINTERRUPTED, closing);
     kg_http_server_stop(s->http, CLOSE_MS);
-    fail_queue(s, &s->intake, closing); /* what a handler had under its hands */
+    fail_queue(s, &s->intake, closing); /* jobs that a handler was still adding */
     if (!s->opts.policy)
         kg_rollout_free(s->engine);
     kg_str_release(&s->scratch);
@@ -578,8 +578,8 @@ static void submit_ready(struct kg_serve *s)
     }
 }
 
-/* Answer what is finished; give up whose client has left, and the rest of a request of
- * which a part has failed. */
+/* Finishes jobs that are complete or failed, or whose client has left, and cancels the
+ * remaining sequences of the last two. */
 static kg_status sweep(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_serve_job **at = &s->live;
@@ -599,7 +599,7 @@ static kg_status sweep(struct kg_serve *s, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of the step that was made, before an answer ends: who has it finds its tokens there. */
+/* Called before completions are sent, so clients find their tokens in the metrics. */
 static void count_tokens(struct kg_serve *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -618,8 +618,7 @@ static void count_load(struct kg_serve *s, const struct kg_rollout_load *load)
     kg_phase_note(s->phase, "sequences that decode", load->running);
 }
 
-/* A failure of the engine itself ends all answers; a server goes on, training does not.
- */
+/* If the engine fails, all its requests fail. A server continues; training does not. */
 static kg_status step(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_rollout_load load;
@@ -676,8 +675,8 @@ kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err)
 kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err)
 {
-    double until = 0; /* of draining; 0: not yet */
-    int idle = -1;    /* the phase in which it waits for requests */
+    double until = 0; /* end of draining, clock seconds; 0: not draining */
+    int idle = -1;    /* phase of waiting for requests; -1: none */
     s->phase = kg_phase_begin(0, NULL, "serving %s", s->opts.name);
     for (;;) {
         if (until == 0 && stop(user))

@@ -15,19 +15,19 @@
 
 struct kept {
     struct kept *next;
-    const struct kept *parent; /* NULL: a branch begins */
+    const struct kept *parent; /* NULL: first turn of a branch */
     uint64_t number;           /* from 1, over all sessions */
-    size_t answered;           /* index of the answer among the messages */
-    size_t ids_from, ids_n;    /* its own ids, of all of the conversation */
-    size_t text_from, text_n;  /* the same of its text */
+    size_t answered;           /* index that the completion has among the messages */
+    size_t ids_from, ids_n;    /* range of this turn's own ids in the conversation */
+    size_t text_from, text_n;  /* range of its own text, in bytes */
     size_t answer_n, end_n;
-    bool twice; /* another answer had this text and other ids */
+    bool twice; /* another completion had this text and other ids */
     int32_t *ids;
-    char *text; /* after the ids, in this block */
+    char *text; /* in the same block, after the ids */
 };
 
 struct session {
-    struct session *next; /* used before */
+    struct session *next; /* the next less recently used */
     struct kept *turns;
     char *id; /* owned */
     int32_t adapter;
@@ -38,7 +38,7 @@ struct kg_sessions {
     pthread_mutex_t lock;
     struct session *first;
     size_t max_bytes;
-    uint64_t n_turns; /* ever kept */
+    uint64_t n_turns; /* kept so far; the last number */
     struct kg_session_stats stats;
 };
 
@@ -101,7 +101,7 @@ void kg_sessions_stats(struct kg_session_stats *out, struct kg_sessions *s)
 
 /* ---- finding ---- */
 
-/* The session, which becomes the first; NULL: none. */
+/* Finds the session and moves it to the front; NULL: none. */
 static struct session *find_session(struct kg_sessions *s,
                                     const struct kg_session_turn *turn)
 {
@@ -118,7 +118,7 @@ static struct session *find_session(struct kg_sessions *s,
     return x;
 }
 
-/* Index of the last answer among messages; their number: none. */
+/* Index of the last completion among messages; their number if there is none. */
 static size_t last_answer(const struct kg_json *messages)
 {
     const size_t n = kg_json_size(messages);
@@ -131,7 +131,7 @@ static size_t last_answer(const struct kg_json *messages)
     return n;
 }
 
-/* Whether text begins with that of a turn. */
+/* Whether text begins with the whole text of turn t. */
 static bool has_text(const struct kept *t, const char *text, size_t n)
 {
     if (t->text_from + t->text_n > n)
@@ -142,8 +142,8 @@ static bool has_text(const struct kept *t, const char *text, size_t n)
     return true;
 }
 
-/* The message that a kept answer would be, written out when that is first wanted, and the
- * last token that was looked for in it: many turns end with the same. */
+/* The message that a kept completion may have become, serialised when first needed, and
+ * the last token searched in it: many turns end with the same token. */
 struct reply {
     const struct kg_json *message;
     struct kg_str all; /* owned */
@@ -151,7 +151,7 @@ struct reply {
     bool is_there;
 };
 
-/* Whether the message says text. One that cannot be looked at does. */
+/* Whether the message contains text. True if it cannot be examined. */
 static bool says(struct reply *r, const char *text, size_t n)
 {
     struct kg_err err;
@@ -166,8 +166,8 @@ static bool says(struct reply *r, const char *text, size_t n)
     return r->is_there;
 }
 
-/* The kept text may end within the message that the rendering has there. A special token
- * ends it if the message itself does not write it; else the content is the answer. */
+/* Condition 3 of session.h: the message does not contain the special token that ends the
+ * completion; without such a token, its content is the whole completion. */
 static bool ends_there(const struct kept *t, struct reply *r)
 {
     const char *end = t->text + t->text_n;
@@ -178,7 +178,7 @@ static bool ends_there(const struct kept *t, struct reply *r)
     return content && n == t->answer_n && memcmp(content, end - n, n) == 0;
 }
 
-/* The kept turn of the longest text that the turn continues; NULL: none. */
+/* The kept turn with the longest text that the request continues; NULL: none. */
 static const struct kept *find_parent(const struct session *x,
                                       const struct kg_session_turn *turn)
 {
@@ -262,8 +262,8 @@ static bool has_ids(const struct kept *t, const int32_t *ids, size_t n)
     return same;
 }
 
-/* Whether an answer of this text is there; with other ids nobody knows which of the two
- * a client means. */
+/* Whether a completion with this text is kept. If its ids differ, the text no longer
+ * tells which completion a client means, so the kept turn is marked. */
 static bool is_kept(struct session *x, const struct kg_session_answer *a, size_t answered)
 {
     for (struct kept *t = x->turns; t; t = t->next)

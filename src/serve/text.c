@@ -18,7 +18,7 @@ void kg_serve_text_release(struct kg_serve_text *t)
     *t = (struct kg_serve_text){0};
 }
 
-/* Bytes at the end of text that a stop string may begin with. */
+/* Bytes at the end of text that may begin a stop string. */
 static size_t may_stop(const struct kg_str *text, const char *stop)
 {
     size_t n = strlen(stop);
@@ -29,7 +29,7 @@ static size_t may_stop(const struct kg_str *text, const char *stop)
     return 0;
 }
 
-/* Bytes of raw before `end` become ready. */
+/* Makes the bytes of raw before `end` ready, except masked ones. */
 static kg_status pass(struct kg_serve_text *t, size_t end, struct kg_err *err)
 {
     for (; t->passed < end; t->passed++)
@@ -38,7 +38,7 @@ static kg_status pass(struct kg_serve_text *t, size_t end, struct kg_err *err)
     return KG_OK;
 }
 
-/* The first n bytes of what is ready are told. */
+/* Moves the first n ready bytes to out. */
 static kg_status tell(struct kg_str *out, struct kg_serve_text *t, size_t n,
                       struct kg_err *err)
 {
@@ -65,7 +65,7 @@ kg_status kg_serve_text_add(struct kg_str *out, struct kg_serve_text *t,
         size_t n = may_stop(&t->raw, stops[i]);
         held = n > held ? n : held;
     }
-    if (kg_stop_find(&at, &t->raw, seen, stops, n_stops)) /* the answer ends there */
+    if (kg_stop_find(&at, &t->raw, seen, stops, n_stops)) /* the completion ends there */
         held = t->raw.len - at;
     if (t->raw.len - held > t->passed)
         KG_TRY(pass(t, t->raw.len - held, err));

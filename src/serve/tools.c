@@ -53,7 +53,7 @@ const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size
     return kg_json_get(c->calls[i].root, "arguments");
 }
 
-/* ---- the form ---- */
+/* ---- form of a call ---- */
 
 static bool is_call(const struct kg_json *v)
 {
@@ -62,7 +62,7 @@ static bool is_call(const struct kg_json *v)
            kg_json_type(kg_json_get(v, "arguments")) == KG_JSON_OBJECT;
 }
 
-/* What stands between two tags.   *yes: it is a call, added to c */
+/* Parses the text between two tags.   *yes: it is a call, and was added to c */
 static kg_status read_call(bool *yes, struct kg_tool_calls *c, const char *text, size_t n,
                            struct kg_err *err)
 {
@@ -80,10 +80,10 @@ static kg_status read_call(bool *yes, struct kg_tool_calls *c, const char *text,
     return status == KG_ENOMEM ? status : KG_OK;
 }
 
-/* What the bytes from c->at are; WORDS and CALL stay that whatever follows. */
+/* Kind of the text at c->at. WORDS and CALL are final; BEGUN depends on later text. */
 enum item { WORDS, CALL, BEGUN };
 
-/* Whether a call may begin here: its opening tag and brace, as far as they are there. */
+/* Whether a call may begin at c->at: compares as much of tag and brace as has arrived. */
 static enum item read_opening(struct kg_tool_calls *c, const char *text, size_t n)
 {
     size_t left = n - c->at;
@@ -99,7 +99,7 @@ static enum item read_opening(struct kg_tool_calls *c, const char *text, size_t 
     return BEGUN;
 }
 
-/* Leave c->at for a byte after it. */
+/* Moves c->at to a later byte. */
 static void move(struct kg_tool_calls *c, size_t at)
 {
     c->at = at;
@@ -107,9 +107,9 @@ static void move(struct kg_tool_calls *c, size_t at)
     c->opened = false;
 }
 
-/* Words end the calls before them: these, too, are content. The next may begin at the
- * next '<' or the white space before it. From a byte within the old ones none can: it
- * would end with the same tag, and the same words come after it. */
+/* Words after calls make those calls content, too. The next call may begin at the next
+ * '<' or the white space before it. No call can begin within the old calls: it would end
+ * at the same closing tag, followed by the same words. */
 static void pass_words(struct kg_tool_calls *c, const char *text, size_t n, size_t at)
 {
     while (at < n && text[at] != '<' && !is_space(text[at]))
@@ -119,7 +119,7 @@ static void pass_words(struct kg_tool_calls *c, const char *text, size_t n, size
     c->content_n = at;
 }
 
-/* What stands at c->at, which moves after it unless it is only BEGUN. */
+/* Reads one item at c->at, and moves c->at after it unless it is BEGUN. */
 static kg_status read_item(enum item *item, struct kg_tool_calls *c, const char *text,
                            size_t n, struct kg_err *err)
 {
@@ -131,7 +131,7 @@ static kg_status read_item(enum item *item, struct kg_tool_calls *c, const char 
         return KG_OK;
     const char *from = text + c->at + c->seen;
     const char *end = memmem(from, n - c->at - c->seen, CLOSE, CLOSE_N);
-    if (end == NULL) { /* all but the beginning of a tag has been looked at */
+    if (end == NULL) { /* the next search begins where a tag may have begun */
         size_t left = n - c->at;
         if (left > c->seen + CLOSE_N)
             c->seen = left - CLOSE_N;
@@ -160,7 +160,7 @@ kg_status kg_tool_calls_end(struct kg_tool_calls *c, const char *text, size_t n,
                             struct kg_err *err)
 {
     kg_status status = kg_tool_calls_read(c, text, n, err);
-    if (status != KG_OK || c->at < n) /* a call that is cut off */
+    if (status != KG_OK || c->at < n) /* an incomplete call */
         drop_calls(c);
     if (c->n == 0)
         c->content_n = n;
@@ -178,7 +178,7 @@ static const char PROBE[] =
     "\"call00000\", \"function\": {\"name\": \"probe\", \"arguments\": {\"key\": "
     "\"value\"}}}]}]}";
 
-/* The last call of the rendering, which may explain the form before it. */
+/* Takes the last call of the rendering: the template may show the form before it. */
 static kg_status is_probe(bool *yes, const struct kg_str *text, struct kg_err *err)
 {
     struct kg_tool_calls c = {0};
@@ -221,14 +221,14 @@ kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
         status = is_probe(known, &text, err);
     kg_json_release(&doc);
     kg_str_release(&text);
-    return status == KG_ENOMEM ? status : KG_OK; /* a template may refuse calls */
+    return status == KG_ENOMEM ? status : KG_OK; /* the template may refuse calls */
 }
 
 /* ---- messages ---- */
 
-/* A client sends the whole conversation again for every turn. So the text of a call that
- * was cut off or left empty, which no later turn can mend, counts as no arguments; what
- * is JSON of another kind is a client's mistake. */
+/* A client sends the whole conversation again with every turn. So a call whose text is
+ * empty or incomplete, which no later turn can correct, counts as having no arguments;
+ * complete JSON of another type is the client's error. */
 static kg_status put_arguments(struct kg_str *out, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -259,7 +259,7 @@ static kg_status put_arguments(struct kg_str *out, const struct kg_json *v,
 typedef kg_status (*put_fn)(struct kg_str *out, const struct kg_json *v,
                             struct kg_err *err);
 
-/* An object as it is, but for the value of one key, which `put` writes. */
+/* Copies an object, except the value of one key, which `put` writes. */
 static kg_status put_object(struct kg_str *out, const struct kg_json *v, const char *key,
                             put_fn put, struct kg_err *err)
 {
@@ -283,7 +283,7 @@ static kg_status put_function(struct kg_str *out, const struct kg_json *v,
     KG_TRY(put_object(out, v, "arguments", put_arguments, err));
     if (kg_json_get(v, "arguments"))
         return KG_OK;
-    out->len--; /* its brace: after a name comes another key */
+    out->len--; /* remove the brace: another key follows */
     return kg_str_puts(out, ",\"arguments\":{}}", err);
 }
 
