@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- dealing ---- */
+/* ---- choosing a device for each rank ---- */
 
 static bool same_host(const struct kg_ranks_sight *a, const struct kg_ranks_sight *b)
 {
@@ -26,7 +26,7 @@ static bool same_sight(const struct kg_ranks_sight *a, const struct kg_ranks_sig
                   (size_t)a->devices.n * sizeof *a->devices.id) == 0;
 }
 
-/* How many of all[0..n) see what `own` sees. */
+/* How many of all[0..n) see the same devices as `own`. */
 static int sharing(const struct kg_ranks_sight *all, int n,
                    const struct kg_ranks_sight *own)
 {
@@ -56,7 +56,7 @@ static kg_status take(int *device, const struct kg_ranks_sight *all, int n, int 
                    sharing(all, n, own), own->host, own->devices.n);
 }
 
-/* Another rank before this one that would compute on its device; -1: none. */
+/* A lower rank that would use the same device as `rank`; -1: none. */
 static int other_on(const int *device, const struct kg_ranks_sight *all, int rank)
 {
     const char *id = all[rank].devices.id[device[rank]].text;
@@ -92,7 +92,7 @@ static kg_status see(struct kg_ranks_sight *own, struct kg_err *err)
     return kg_device_list(&own->devices, err);
 }
 
-/* All ranks see the same devices, so all report the same error. */
+/* All ranks have the same data here, so all report the same error. */
 static kg_status deal(struct kg_ranks_device *d, struct kg_ranks *r,
                       const struct kg_ranks_sight *all, int asked, struct kg_err *err)
 {
@@ -108,7 +108,7 @@ static kg_status deal(struct kg_ranks_device *d, struct kg_ranks *r,
     return status;
 }
 
-/* asked: of cuda:N, or -1 */
+/* asked: N of cuda:N, or -1 */
 static kg_status choose(struct kg_ranks_device *d, struct kg_ranks *r, int asked,
                         struct kg_err *err)
 {
@@ -143,7 +143,7 @@ kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
     return choose(d, r, number, err);
 }
 
-/* ---- alike ---- */
+/* ---- equal devices ---- */
 
 static kg_status put_facts(struct kg_str *facts, const struct kg_backend *be,
                            struct kg_err *err)

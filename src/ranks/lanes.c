@@ -18,7 +18,7 @@ uint64_t kg_lanes_cost(int64_t tokens)
     return 24576 * n + n * n;
 }
 
-/* A unit of dealing: a sequence, or neighbours that share. */
+/* A unit of dealing: one sequence, or neighbours that share a prefix. */
 struct item {
     uint64_t cost;
     int64_t first;
@@ -43,8 +43,8 @@ static int least(const uint64_t *cost, int lanes)
     return best;
 }
 
-/* Sequences of a unit, at most: pieces of a group are as large as leave each lane four of
- * them. */
+/* The most sequences of a unit. Groups are split until there are four units per lane, if
+ * that is possible. */
 static int64_t unit_size(const struct kg_lane_lengths *l, int64_t n, int lanes)
 {
     int64_t size = l->shared && l->group > 1 ? (int64_t)l->group : 1;
@@ -54,7 +54,7 @@ static int64_t unit_size(const struct kg_lane_lengths *l, int64_t n, int lanes)
     return size;
 }
 
-/* Where the unit ends that begins with sequence `first`. */
+/* The end of the unit that begins with sequence `first`; no unit crosses a group. */
 static int64_t unit_end(const struct kg_lane_lengths *l, int64_t first, int64_t size,
                         int64_t n)
 {
@@ -65,7 +65,7 @@ static int64_t unit_end(const struct kg_lane_lengths *l, int64_t first, int64_t 
     return end < n ? end : n;
 }
 
-/* Products are made of what is not shared, attention of all. */
+/* Products skip tokens of a shared prefix; attention does not. */
 static uint64_t unit_cost(const struct kg_lane_lengths *l, int64_t first, int64_t end)
 {
     uint64_t cost = 0;
@@ -113,8 +113,8 @@ kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t 
     return KG_OK;
 }
 
-/* Of sequence b, after a in a pack: what stands there where only sequences that are not
- * computed are between them. */
+/* Tokens that sequence b shares with a, its predecessor in a pack; 0 if a sequence
+ * between them is computed. */
 static int64_t shared_of(const struct kg_lane_lengths *l, size_t a, size_t b)
 {
     if (!l->shared || a >= b)
@@ -142,7 +142,7 @@ size_t kg_lanes_fit(const struct kg_lane_lengths *l, const size_t *list, size_t 
     return i;
 }
 
-/* ---- shares: integers alone, so that every rank finds the same ---- */
+/* ---- shares: integer arithmetic, so that every rank computes the same shares ---- */
 
 static int64_t even(int64_t n, int rank, int ranks)
 {
@@ -156,7 +156,7 @@ struct kg_share kg_share_of(int64_t n, int rank, int ranks)
     return (struct kg_share){even(n, rank, ranks), even(n, rank + 1, ranks)};
 }
 
-/* The first thing before which part/parts of the whole cost lie. */
+/* The first index before which at least part/parts of the whole cost are. */
 static int64_t border(const uint64_t *cost, int64_t n, uint64_t whole, int part,
                       int parts)
 {
@@ -185,8 +185,8 @@ struct kg_share kg_share_by_cost(const uint64_t *cost, int64_t n, int rank, int 
 }
 
 /* The tree is a binary counter: it holds no sums and only says which levels to add next.
- * The answer depends only on the number of lanes so far, not on ranks or machines, so
- * every distribution of the lanes gives the same sum, bit for bit. */
+ * It depends only on the number of lanes so far, not on ranks or machines, so every
+ * distribution of the lanes gives the same sum, bit for bit. */
 
 int kg_tree_push_block(struct kg_tree *t, int level)
 {
@@ -196,7 +196,7 @@ int kg_tree_push_block(struct kg_tree *t, int level)
     while (t->held >> rest & 1)
         rest++;
     assert(rest < KG_TREE_LEVELS);
-    /* adding to the counter: the full levels from here on carry into the next */
+    /* a carry of the counter: full levels from here on are added to the next one */
     t->held += 1u << level;
     return rest;
 }

@@ -35,8 +35,8 @@ static long number(const char *name)
     return text ? strtol(text, NULL, 10) : 0;
 }
 
-/* Of the step that Slurm joined by PMIx itself; another launcher of PMIx may have been
- * started in a step, and does not say how many processes it starts. */
+/* Tasks of a step that Slurm itself joined by PMIx. Another PMIx launcher, which may run
+ * inside a step, does not give its number of processes: 0. */
 static long number_by_pmix(void)
 {
     const char *space = getenv("PMIX_NAMESPACE");
@@ -46,7 +46,7 @@ static long number_by_pmix(void)
                : 0;
 }
 
-/* A step says how many tasks it has; the script of a job, how many the job has. */
+/* In a step, Slurm gives the step's number of tasks; in a batch script, the job's. */
 static void read_slurm(struct kg_ranks_launch *l)
 {
     bool step = getenv("SLURM_STEP_NUM_TASKS");
@@ -57,8 +57,8 @@ static void read_slurm(struct kg_ranks_launch *l)
                                       (int)number("SLURM_JOB_NUM_NODES")};
 }
 
-/* The innermost launcher is the last word: mpirun may have been started in a step of
- * Slurm, whose variables are still there. PMIx and Slurm's step tell of no library. */
+/* The innermost launcher counts: if mpirun runs inside a Slurm step, the step's variables
+ * are still set. PMIx and Slurm do not tell which MPI library is in use. */
 void kg_ranks_read_launch(struct kg_ranks_launch *l)
 {
     *l = (struct kg_ranks_launch){0};
@@ -76,8 +76,8 @@ void kg_ranks_read_launch(struct kg_ranks_launch *l)
     }
 }
 
-/* Of tasks that Slurm did not join, and not of the script of a batch,
- * SLURM_STEP_NUM_TASKS tells; of PMIx alone, whose number this process has. */
+/* Slurm tasks that are not joined: SLURM_STEP_NUM_TASKS, which a batch script lacks. A
+ * PMIx launcher that gives no number: at least this process's number plus one. */
 int kg_ranks_launched(void)
 {
     struct kg_ranks_launch l;
@@ -90,7 +90,7 @@ int kg_ranks_launched(void)
     return n > 1 ? (int)n : 1;
 }
 
-/* own: as of kg_ranks_open */
+/* own: as in kg_ranks_open */
 static kg_status check_joined(const struct kg_ranks_launch *l, int own,
                               struct kg_err *err)
 {
@@ -118,7 +118,7 @@ static kg_status check_joined(const struct kg_ranks_launch *l, int own,
     return KG_OK;
 }
 
-/* Either library may speak PMIx: the one that is here, Open MPI's where both are. */
+/* PMIx works with both libraries: takes the installed one, Open MPI if both are. */
 static const char *library_for(enum kg_ranks_launcher by)
 {
     if (by == KG_RANKS_MPICH)
@@ -129,7 +129,7 @@ static const char *library_for(enum kg_ranks_launcher by)
                : "mpich";
 }
 
-/* Until MPI has started a warning is signed by the number that the launcher gave. */
+/* Until MPI has started, log lines carry the rank number that the launcher gave. */
 static void speak_by_number(void)
 {
     const char *name = getenv("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK"
@@ -140,7 +140,7 @@ static void speak_by_number(void)
     kg_log_as(kg_ranks_name(&r, r.me).text);
 }
 
-/* A library that does not understand its launcher takes each process for all. */
+/* An MPI that does not support its launcher starts each process as a run of one. */
 static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *l,
                               const char *library, struct kg_err *err)
 {
@@ -195,12 +195,12 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- alike ---- */
+/* ---- equal ranks ---- */
 
-/* Where a rank runs. */
+/* The host and cores of a rank. */
 struct seat {
     char host[KG_RANKS_HOST];
-    cpu_set_t cores; /* that it may run on */
+    cpu_set_t cores; /* cores that it may run on */
 };
 
 static void print_functions(char text[24])
@@ -223,11 +223,11 @@ static struct seat own_seat(void)
     memset(&s, 0, sizeof s);
     gethostname(s.host, sizeof s.host - 1);
     if (sched_getaffinity(0, sizeof s.cores, &s.cores) != 0)
-        CPU_ZERO(&s.cores); /* unknown: as those of the others on this host */
+        CPU_ZERO(&s.cores); /* unknown; equal to other unknown sets */
     return s;
 }
 
-/* What is computed is of the program and the machine: bits of products are. */
+/* Facts that must agree on all ranks: the program, its command, and its bits here. */
 static kg_status put_facts(struct kg_str *facts, const char *command, struct kg_err *err)
 {
     const struct kg_backend *cpu = kg_backend_cpu_variant(0);
@@ -248,7 +248,7 @@ static kg_status put_facts(struct kg_str *facts, const char *command, struct kg_
     return kg_ranks_fact(facts, "bits of elementary functions", functions, err);
 }
 
-/* How many ranks run on the cores that this one runs on. */
+/* How many ranks run on the same cores as this one. */
 static int sharing(const struct seat *all, int n, const struct seat *own)
 {
     int here = 0;
@@ -259,7 +259,7 @@ static int sharing(const struct seat *all, int n, const struct seat *own)
     return here;
 }
 
-/* From here on ranks are told of by their hosts too. */
+/* From here on, names of ranks include their hosts. */
 static kg_status take_hosts(struct kg_ranks *r, const struct seat *all,
                             struct kg_err *err)
 {

@@ -60,7 +60,7 @@ int kg_poll_lowest(const struct kg_poll *roll)
     int p = 0;
 
     while (!roll->here[p])
-        p++; /* this rank is */
+        p++; /* ends: this rank replied */
     return p;
 }
 

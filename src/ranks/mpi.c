@@ -34,35 +34,35 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A message is an int of bytes for MPI. */
+/* MPI counts bytes in an int, so longer parts are sent as several pieces. */
 enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
 enum { HEAD = sizeof(struct kg_ranks_head), SHORT = 4096 - HEAD };
 enum { HEADS, FIRST_LONG, N_LONG = KG_MPI_TAGS - FIRST_LONG }; /* tags */
 static const double awake_s = 500e-6;
-static const double turn_s = 0.05; /* longer than a note takes */
+static const double turn_s = 0.05; /* seconds; longer than a note travels */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
-enum { ABORT_S = 5 }; /* for an abort, at most */
+enum { ABORT_S = 5 }; /* timeout of an abort */
 
-/* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) after it. */
+/* A message about lost ranks. After it: n bytes, whom the sender waits for. */
 enum note_kind { ASK, ANSWER, LOST, UNLIKE };
 struct note {
     int32_t kind;
-    uint32_t question; /* of the rank that asks */
-    int32_t who, by;   /* LOST, UNLIKE: as kg_ranks_loss has it */
+    uint32_t question; /* number of the asking rank's poll */
+    int32_t who, by;   /* LOST, UNLIKE: as in kg_ranks_loss */
 };
 
-/* An exchange that is on its way: heads that come, what is sent, then longer messages
- * whose head has come. */
+/* An exchange in flight. pieces: receives of heads, then sends, then receives of longer
+ * messages whose head has arrived. */
 struct flight {
-    struct kg_mpi_piece *pieces; /* (room) owned; n 0: it is through */
+    struct kg_mpi_piece *pieces; /* (room) owned; n 0: complete */
     int *done, *came;            /* (room) owned */
     int n, room, heads;
-    int left;                 /* that are not through, or not posted yet */
-    struct kg_ranks_part *in; /* (ranks) owned; where what comes is wanted */
-    int *tag;                 /* (ranks) owned; of what is long and comes */
-    char *frames;             /* (frames_bytes) owned; heads with what is short */
+    int left;                 /* pieces that are incomplete, or not posted yet */
+    struct kg_ranks_part *in; /* (ranks) owned; targets of received parts */
+    int *tag;                 /* (ranks) owned; of long messages to be received */
+    char *frames;             /* (frames_bytes) owned; heads with short messages */
     size_t frames_bytes;
-    const char *what; /* borrowed while it is on its way */
+    const char *what; /* borrowed while in flight */
 };
 
 struct wire {
@@ -72,10 +72,10 @@ struct wire {
     struct kg_ranks_loss loss; /* as far as this rank knows */
     struct kg_poll_clock clock;
     struct kg_poll roll;
-    uint32_t question;      /* the last of this rank */
-    char *note;             /* (note_bytes) owned; the one at work */
-    unsigned char *answers; /* (3, ranks) owned; roll, and whom this rank awaits */
-    unsigned *longs;        /* (2, ranks) owned; long messages from and to each so far */
+    uint32_t question;      /* number of this rank's last poll */
+    char *note;             /* (note_bytes) owned; buffer of notes */
+    unsigned char *answers; /* (3, ranks) owned; 2 of roll, then whom this rank awaits */
+    unsigned *longs;        /* (2, ranks) owned; long messages from and to each rank */
 };
 
 /* ---- what is posted ---- */
@@ -87,7 +87,7 @@ static size_t pieces_of(const struct kg_ranks_part *part)
     return part->n == 0 ? 0 : 1 + (is_long(part) ? (part->n + PIECE - 1) / PIECE : 0);
 }
 
-/* Of what comes any short message has room, so that its head says what it is. */
+/* A receive has room for any short message, so that an unexpected head can be read. */
 static size_t frame_of(const struct kg_ranks_part *part, bool in)
 {
     return part->n == 0 ? 0 : HEAD + (in ? SHORT : is_long(part) ? 0 : part->n);
@@ -165,7 +165,7 @@ static kg_status make_room(struct flight *f, const struct kg_ranks_part *out,
 
 static int next_long(unsigned *count) { return FIRST_LONG + (int)((*count)++ % N_LONG); }
 
-/* Heads of what comes.   returns the frames after theirs */
+/* Adds the receives of heads.   returns the frames after theirs */
 static char *expect(struct flight *f, unsigned *longs, const struct kg_ranks_part *in,
                     int n)
 {
@@ -212,7 +212,7 @@ static int note_bytes(const struct kg_ranks *r)
     return (int)sizeof(struct note) + r->n;
 }
 
-/* The ranks that owe something or take nothing. */
+/* Ranks that have not sent or not received a piece of this rank's exchanges. */
 static unsigned char *waits_for(const struct wire *w, int n)
 {
     unsigned char *waits = w->answers + 2 * (size_t)n;
@@ -251,7 +251,7 @@ static void ask(struct wire *w, const struct kg_ranks *r)
     tell_all(w, r, &(struct note){.kind = ASK, .question = w->question});
 }
 
-/* The loss of which this rank knows. */
+/* Fails with the error of the known loss. */
 static kg_status say(const struct wire *w, const struct kg_ranks *r, bool takes,
                      const char *what, struct kg_err *err)
 {
@@ -264,7 +264,7 @@ static void know(struct wire *w, int who, int by)
     atomic_store(&w->loss.who, who);
 }
 
-/* What came in meanwhile. An answer to a question of before says nothing of now. */
+/* Reads notes, except replies to earlier polls.   returns whether a rank is lost */
 static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
 {
     int from;
@@ -286,8 +286,8 @@ static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
     return false;
 }
 
-/* Who is waited for: a rank that owes something, or that takes nothing. The lowest that
- * answered says who is lost. */
+/* Finds the lost rank by the replies, and tells all ranks. The lowest rank that replied
+ * is the one that reports the loss to the user. */
 static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
@@ -302,8 +302,8 @@ static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *
     return say(w, r, who == f->pieces[i].rank && !f->pieces[i].in, what, err);
 }
 
-/* What this rank found alone ends it. Others may find the same: the lowest of them
- * speaks, each in its turn, and the others are told by it.   *err: what it says */
+/* Leaves because of a fault that this rank found. Others may find it, too, so ranks wait
+ * by their number, turn_s each: the lowest tells the others.   *err: the fault */
 static kg_status leave(struct wire *w, const struct kg_ranks *r, enum note_kind kind,
                        const char *what, struct kg_err *err)
 {
@@ -327,7 +327,7 @@ static kg_status mpi_says(struct wire *w, const struct kg_ranks *r, const char *
     return leave(w, r, LOST, what, err);
 }
 
-/* Receives first: what is sent finds its place. */
+/* Receives are posted first, so that messages find their target. */
 static kg_status post(struct wire *w, const struct kg_ranks *r,
                       const struct kg_ranks_part *out, const struct kg_ranks_part *in,
                       const char *what, struct kg_err *err)
@@ -347,9 +347,9 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
     return KG_OK;
 }
 
-/* ---- what is through ---- */
+/* ---- what is complete ---- */
 
-/* A message that is not as its head says.   came: bytes, or KG_MPI_TOO_MANY */
+/* A message whose length is not as expected.   came: bytes, or KG_MPI_TOO_MANY */
 static kg_status wrong_length(const struct kg_ranks *r, const struct kg_mpi_piece *piece,
                               size_t expected, int came, const char *what,
                               struct kg_err *err)
@@ -364,7 +364,7 @@ static kg_status wrong_length(const struct kg_ranks *r, const struct kg_mpi_piec
                    kg_ranks_name(r, piece->rank).text, found);
 }
 
-/* What is after a head that is as expected goes where it is wanted, or may now. */
+/* After an expected head: copies a short message, or posts the receives of a long one. */
 static kg_status open_head(struct wire *w, int slot, const struct kg_ranks *r,
                            const struct kg_mpi_piece *piece, int came, struct kg_err *err)
 {
@@ -407,7 +407,7 @@ static kg_status arrived(struct wire *w, int slot, const struct kg_ranks *r, int
                            : wrong_length(r, &piece, (size_t)piece.n, came, f->what, err);
 }
 
-/* Of a flight.   *moved: set where anything is, since the last call */
+/* Takes complete pieces of one exchange.   *moved: set if there are any */
 static kg_status take(bool *moved, struct wire *w, int slot, const struct kg_ranks *r,
                       const char *what, struct kg_err *err)
 {
@@ -439,9 +439,9 @@ static kg_status take_all(bool *moved, struct wire *w, const struct kg_ranks *r,
     return KG_OK;
 }
 
-/* Nothing moved for a moment. What arrived until the limit, of any flight, is taken
- * before it is asked or answered who is waited for: this process may have had no core
- * meanwhile, and a rank whose bytes are there may be at work. */
+/* Nothing moved for a moment. Messages of all exchanges that arrived in time are taken
+ * before this rank polls or replies: this process may have had no core, and a rank whose
+ * bytes have arrived may be busy. */
 static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *what,
                          struct kg_err *err)
 {
@@ -458,7 +458,7 @@ static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *w
     return now == KG_POLL_OVER ? too_long(w, r, what, err) : KG_OK;
 }
 
-/* The longer it waits the less exactly it has to know when that ends. */
+/* The longer the wait so far, the longer a nap may be. */
 static void nap(const struct wire *w)
 {
     const double part = (kg_clock_seconds() - w->clock.since) / 16;
@@ -474,7 +474,7 @@ static kg_status rest(struct wire *w, const struct kg_ranks *r, int looks,
     if (looks % LOOKS != 0)
         return KG_OK;
     if (kg_clock_seconds() - w->clock.since < awake_s) {
-        sched_yield(); /* to a rank that has no core of its own */
+        sched_yield(); /* to ranks that share this core */
         return KG_OK;
     }
     KG_TRY(wait_on(w, r, what, err));
@@ -482,7 +482,7 @@ static kg_status rest(struct wire *w, const struct kg_ranks *r, int looks,
     return KG_OK;
 }
 
-/* The oldest of all. */
+/* Completes the oldest exchange. */
 static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
@@ -527,16 +527,16 @@ static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *
 
 /* ---- life ---- */
 
-/* A call of the library's end, which may not return. */
+/* Limits the time of a call of the MPI library at its end, which may not return. */
 struct limit {
     double s;
-    int status;      /* of the process, when it is over */
-    const char *why; /* NULL: it was said already */
+    int status;      /* exit status of the process on timeout */
+    const char *why; /* logged on timeout; NULL: already logged */
     pthread_t thread;
     bool there;
 };
 
-/* Once the time is over nothing keeps it from the exit: what it says holds the log. */
+/* After the timeout the thread cannot be cancelled: it may hold the log's lock. */
 static void *give_up(void *limit)
 {
     const struct limit *l = limit;
@@ -551,7 +551,7 @@ static void *give_up(void *limit)
     return NULL;
 }
 
-/* l->s 0: for ever */
+/* l->s 0: no timeout */
 static void limit_begin(struct limit *l)
 {
     l->there = l->s > 0 && pthread_create(&l->thread, NULL, give_up, l) == 0;
@@ -564,8 +564,8 @@ static void limit_end(const struct limit *l)
         pthread_join(l->thread, NULL);
 }
 
-/* MPICH's abort asks the launcher to end the others and waits for it: for ever where it
- * is on the machine that was lost. */
+/* MPICH's abort waits for the launcher to end the other ranks. It never returns if the
+ * launcher runs on the lost machine. */
 static void end_all(const struct kg_mpi *mpi, int status)
 {
     struct limit limit = {.s = ABORT_S, .status = status};
@@ -576,7 +576,7 @@ static void end_all(const struct kg_mpi *mpi, int status)
 }
 
 /* A late rank may still write a checkpoint; when all have arrived, everything is written.
- * If this rank failed, its own status is the exit status, lost or not. */
+ * If this rank failed, it exits with its own status, even if others are lost. */
 static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
 {
     const int lost = r->exit_status ? r->exit_status : KG_RANKS_EXIT_LOST;
@@ -631,7 +631,7 @@ static const struct kg_ranks_transport over_mpi = {.name = "mpi",
                                                    .finish = finish,
                                                    .close = close_wire};
 
-/* What fails is freed with the rest. */
+/* On failure the caller frees w. */
 static kg_status make_wire(struct wire *w, const struct kg_ranks *r, struct kg_err *err)
 {
     const size_t n = (size_t)r->n;
@@ -651,7 +651,7 @@ static kg_status make_wire(struct wire *w, const struct kg_ranks *r, struct kg_e
     return KG_OK;
 }
 
-/* Before MPI has started, no rank knows which one is missing. */
+/* Before MPI has started, no rank knows which rank is missing. */
 static const char *open_in_time(struct kg_ranks *r, const struct kg_mpi *mpi)
 {
     struct limit limit = {
@@ -682,7 +682,7 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi, double 
         return kg_fail(err, KG_EIO, "ranks: MPI: %s", why);
     }
     r->transport = &over_mpi;
-    r->exit_status = 1; /* until the command says how it ended */
+    r->exit_status = 1; /* until the command sets its status */
     r->wire = w;
     r->loss = &w->loss;
     if (make_wire(w, r, err) == KG_OK)
@@ -696,7 +696,7 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi, double 
 
 static kg_status load(const struct kg_mpi **mpi, const char *path, struct kg_err *err)
 {
-    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* MPI's own parts look in it */
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* for MPI's plugins */
 
     if (!handle)
         return kg_fail(err, KG_EFORMAT, "ranks: %s", dlerror());
@@ -721,7 +721,7 @@ static kg_status refuse(const struct kg_program_folders *f, const char *file,
         file, f->list[0], f->list[1]);
 }
 
-/* path (PATH_MAX) out: of the shim; "" where it is in none of the folders f. */
+/* path (PATH_MAX) out: of the shim; "" if no folder of f has it. */
 static kg_status find(char *path, struct kg_program_folders *f, const char *file,
                       struct kg_err *err)
 {

@@ -26,11 +26,11 @@ struct kg_ranks_nccl {
     struct kg_nccl_calls call;
     void *comm; /* NULL: not joined, or given up */
     const struct kg_backend *be;
-    struct kg_ranks_part *parts; /* (2, ranks) owned, as the next: those of an exchange */
-    const void **lent;           /* (2 ranks) the memory in them */
+    struct kg_ranks_part *parts; /* (2, ranks) owned; out and in of an exchange */
+    const void **lent;           /* (2 ranks) owned; the memory of parts */
 };
 
-/* ---- where it is ---- */
+/* ---- finding the library ---- */
 
 kg_status kg_ranks_nccl_find(char *path, const char *folder, struct kg_err *err)
 {
@@ -48,7 +48,7 @@ kg_status kg_ranks_nccl_find(char *path, const char *folder, struct kg_err *err)
                              "nccl: no " KG_NCCL_LIBRARY " in %s; " WITHOUT, s.places);
 }
 
-/* ---- what it has ---- */
+/* ---- its symbols and version ---- */
 
 static const struct {
     const char *name;
@@ -89,11 +89,11 @@ static kg_status check_version(struct kg_ranks_nccl *x, struct kg_err *err)
                    x->version);
 }
 
-/* All symbols before the version: an older library lacks one that is named then. */
+/* Symbols come before the version: the error names one that is missing. */
 static kg_status load(struct kg_ranks_nccl *x, const char *folder, struct kg_err *err)
 {
     KG_TRY(kg_ranks_nccl_find(x->path, folder, err));
-    /* stays in the process when it is closed, as cuBLASLt (tensor/cuda/blas.cu) */
+    /* stays loaded after dlclose, as cuBLASLt does (tensor/cuda/blas.cu) */
     x->object = dlopen(x->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!x->object)
         return kg_fail(err, KG_EFORMAT, "nccl: %s; " WITHOUT, dlerror());
@@ -122,10 +122,10 @@ kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
     return status;
 }
 
-/* ---- what is under way ---- */
+/* ---- what is in flight ---- */
 
-/* Of a part that of the whole: who is in a communicator need not take part in each
- * exchange. */
+/* A part uses the communicator of the whole: not every rank of a communicator must take
+ * part in an exchange. */
 static struct kg_ranks *whole_of(struct kg_ranks *r) { return r->whole ? r->whole : r; }
 
 static void give_up(struct kg_ranks_nccl *x)
@@ -146,7 +146,7 @@ static kg_status fail(const struct kg_ranks_nccl *x, int result, const char *wha
 struct flight {
     struct kg_ranks_nccl *x;
     const struct kg_ranks_part *out, *in; /* (n) */
-    int n, first;                         /* ranks, of which the first is this one */
+    int n, first;                         /* ranks; number of the first in x->comm */
     size_t lent;
 };
 
@@ -155,7 +155,7 @@ static bool runs(int result)
     return result == KG_NCCL_OK || result == KG_NCCL_IN_PROGRESS;
 }
 
-/* A group that was begun is ended, whatever is in it. */
+/* A group that was begun is always ended, even after an error. */
 static int launch(void *arg, void *stream)
 {
     const struct flight *f = arg;
@@ -176,7 +176,7 @@ static int launch(void *arg, void *stream)
     return runs(e) ? ended : e;
 }
 
-/* How it stands: OK, in progress, or what failed. */
+/* returns OK, in progress, or the error */
 static int look(void *arg, void *stream)
 {
     const struct flight *f = arg;
@@ -196,7 +196,7 @@ static kg_status lend(struct flight *f, int (*call)(void *arg, void *stream),
     return runs(result) ? KG_OK : fail(f->x, result, what, err);
 }
 
-/* Until the library has launched it all. */
+/* Waits until NCCL has launched the group. */
 static kg_status until_launched(struct flight *f, double wait_s, double since,
                                 const char *what, struct kg_err *err)
 {
@@ -216,7 +216,7 @@ static kg_status until_launched(struct flight *f, double wait_s, double since,
     return KG_OK;
 }
 
-/* And until the device has done it. A failure of the link is the library's to see. */
+/* Waits until the device has executed the group. NCCL detects failures of links. */
 static kg_status until_moved(struct flight *f, double wait_s, const char *what,
                              struct kg_err *err)
 {
@@ -330,7 +330,7 @@ void kg_ranks_nccl_close(struct kg_ranks *r)
 
     if (!x || r->whole)
         return;
-    give_up(x); /* nothing is under way: what was exchanged has been waited for */
+    give_up(x); /* nothing is in flight: every exchange is waited for */
     if (x->object)
         dlclose(x->object);
     kg_mem_free(x->parts);
@@ -351,7 +351,7 @@ const char *kg_ranks_nccl_path(const struct kg_ranks *r)
 
 /* ---- moving ---- */
 
-/* A rank's own part is a copy. */
+/* A rank's own part is copied on the device. */
 static kg_status begin(struct flight *f, const struct kg_ranks *r, const char *what,
                        struct kg_err *err)
 {
@@ -379,7 +379,7 @@ static void count(struct kg_ranks *r, const struct flight *f)
     }
 }
 
-/* Who did not begin is known before anybody waits for the device. */
+/* If a rank could not begin, all ranks learn it before they wait for their devices. */
 static kg_status move(struct kg_ranks *r, struct flight *f, const char *what,
                       struct kg_err *err)
 {

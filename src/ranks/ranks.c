@@ -48,7 +48,7 @@ void kg_ranks_forgive(struct kg_ranks *r)
 
 /* ---- the one operation ---- */
 
-/* A part that is lost says nothing to the whole either. */
+/* A failure of a part is a failure of the whole: they share the transport. */
 static void lose(struct kg_ranks *r, const struct kg_err *err)
 {
     r->lost = true;
@@ -58,8 +58,8 @@ static void lose(struct kg_ranks *r, const struct kg_err *err)
         lose(r->whole, err);
 }
 
-/* Memory for what is said; where there is none nothing can be said any more: the others
- * wait for it. */
+/* Memory for messages. Without it this rank cannot communicate any more: the others wait
+ * for it until their timeout. */
 static void *room(struct kg_ranks *r, size_t n, size_t size, const char *what,
                   struct kg_err *err)
 {
@@ -70,7 +70,7 @@ static void *room(struct kg_ranks *r, size_t n, size_t size, const char *what,
     return p;
 }
 
-/* status: of a call that began at `since` */
+/* status: of a call that began at `since` (clock seconds) */
 static kg_status account(struct kg_ranks *r, kg_status status, double since,
                          const struct kg_err *err)
 {
@@ -82,7 +82,7 @@ static kg_status account(struct kg_ranks *r, kg_status status, double since,
     return status;
 }
 
-/* How parts move: copied, or the first half of that, where there are halves; lent. */
+/* How parts move: lent to a user; exchanged; or (half) begun, if the transport can. */
 struct way {
     bool half;
     const struct kg_ranks_user *user;
@@ -185,7 +185,7 @@ kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, siz
     return status;
 }
 
-/* ---- made of it ---- */
+/* ---- operations built from it ---- */
 
 kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
                           const char *what, struct kg_err *err)
@@ -254,7 +254,7 @@ kg_status kg_ranks_gather_own(void *all, struct kg_ranks *r, kg_status made,
     return r->n > 1 ? kg_ranks_gather_equal(r, bytes, n, what, err) : KG_OK;
 }
 
-/* As kg_ranks_gather_equal, for small data: it takes as long as the slowest rank. */
+/* As kg_ranks_gather_equal, but its time counts as waiting for the slowest rank. */
 static kg_status wait_for_all(struct kg_ranks *r, void *all, size_t n, const char *what,
                               struct kg_err *err)
 {
@@ -291,7 +291,7 @@ static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *e
     kg_err_prefix(told, "%s", kg_ranks_name(r, r->me).text);
 }
 
-/* All know of it. */
+/* Marks an error that all ranks know. */
 static kg_status is_told(struct kg_ranks *r, const struct kg_err *err)
 {
     r->told = true;
@@ -312,8 +312,8 @@ static kg_status lowest_failure(struct kg_ranks *r, const struct kg_ranks_word *
     return KG_OK;
 }
 
-/* One that failed may be at a later agreement than the others; one that did not is where
- * they are. */
+/* Checks that all ranks are at the same agreement. Called if no rank failed: a failed
+ * rank may be at a later one. */
 static kg_status one_place(struct kg_ranks *r, const struct kg_ranks_word *all,
                            struct kg_err *err)
 {
@@ -360,7 +360,7 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
 
 /* ---- a part ---- */
 
-/* As the whole does it; the others send and get nothing. */
+/* Moves parts by the whole; ranks outside the part send and receive nothing. */
 static kg_status move_in_part(const struct kg_ranks *r, struct way way,
                               const struct kg_ranks_part *out,
                               const struct kg_ranks_part *in, const char *what,
@@ -391,7 +391,7 @@ static kg_status exchange_in_part(const struct kg_ranks *r,
     return move_in_part(r, (struct way){0}, out, in, what, err);
 }
 
-/* The user of a part, whose first rank is `first` of the whole. */
+/* The user of a part; its first rank is rank `first` of the whole. */
 struct of_part {
     const struct kg_ranks_user *user;
     int first;
@@ -432,12 +432,12 @@ void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, in
                                                                  : &in_part};
 }
 
-/* Sizes first, then the bytes: two messages of every rank to every other. */
+/* Gathering bytes sends two messages from each rank to each other: sizes, then bytes. */
 
-/* Of one rank at most: their sum has room in 64 bits. */
+/* per rank: a sum over ranks fits 64 bits */
 static const uint64_t most_bytes = (uint64_t)1 << 46;
 
-/* ends[r] of what comes, of which n bytes are own. */
+/* ends[r] <- end of rank r's bytes among all.   n: bytes of this rank */
 static kg_status gather_ends(uint64_t *ends, uint64_t n, struct kg_ranks *r,
                              const char *what, struct kg_err *err)
 {
@@ -461,7 +461,7 @@ static kg_status take_room(struct kg_ranks_bytes *all, const struct kg_ranks *r,
     return all->bytes ? KG_OK : err->code;
 }
 
-/* Sizes, and room for the bytes where they are wanted. */
+/* Gathers sizes, and allocates the bytes if wanted. */
 static kg_status begin(struct kg_ranks_bytes *all, const struct kg_str *own, bool wanted,
                        struct kg_ranks *r, const char *what, struct kg_err *err)
 {

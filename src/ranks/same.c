@@ -21,7 +21,7 @@ struct fact {
     size_t name_n, value_n;
 };
 
-/* The line at *text, which moves after it; false: no more. */
+/* Reads the line at *text and moves *text after it; false: no line is left. */
 static bool next(struct fact *f, const char **text)
 {
     const size_t n = strcspn(*text, "\n"), name = strcspn(*text, "\t\n");
@@ -33,7 +33,7 @@ static bool next(struct fact *f, const char **text)
     return true;
 }
 
-/* The fact of that name; without a value where there is none. */
+/* The fact of the same name; its value is NULL if there is none. */
 static struct fact find(const char *text, const struct fact *named)
 {
     struct fact f;
@@ -52,7 +52,7 @@ static bool same(const struct fact *a, const struct fact *b)
 
 enum { SHOWN = 200, BEFORE = 40 };
 
-/* A value, of a long one the part where they begin to differ. */
+/* Shows a value; of a long value, the part where the two begin to differ. */
 static void show(char text[SHOWN + 16], const struct fact *f, const struct fact *other)
 {
     size_t at = 0;
@@ -81,7 +81,7 @@ static kg_status differ(const struct fact *own, const struct fact *first,
                    (int)own->name_n, own->name, here, there);
 }
 
-/* first: the text of rank 0 */
+/* first: facts of rank 0 */
 static kg_status compare(const char *own, const char *first, struct kg_err *err)
 {
     const char *rest = own;

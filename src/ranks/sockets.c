@@ -20,14 +20,14 @@
 #include <sys/socket.h>
 
 enum { LOOKS = 16, SLEEP_MS = 100 };
-static const double awake_s = 200e-6; /* longer than a process takes to be woken */
+static const double awake_s = 200e-6; /* longer than waking a process takes */
 _Static_assert((int)KG_RANKS_SOCKETS == (int)KG_RINGS_MOST, "ranks of one machine");
 
-/* What is done of a part. */
+/* The unfinished rest of a part. */
 struct flow {
     char *at;
     size_t left;
-    bool head; /* it comes first, and has not passed yet */
+    bool head; /* its head has not passed yet */
 };
 
 struct traffic {
@@ -36,12 +36,12 @@ struct traffic {
     struct kg_rings *rings;
     int *fd; /* (ranks) */
     struct flow out[KG_RANKS_SOCKETS], in[KG_RANKS_SOCKETS];
-    const struct kg_ranks_user *user; /* of what came; NULL: it is copied */
-    size_t used;                      /* of each part */
-    bool ended[KG_RANKS_SOCKETS];     /* the socket: the rank is gone */
+    const struct kg_ranks_user *user; /* of received bytes; NULL: they are copied */
+    size_t used;                      /* bytes used, of each part */
+    bool ended[KG_RANKS_SOCKETS];     /* the socket is closed: the rank is gone */
     struct kg_poll_clock clock;
-    unsigned question; /* that this rank asked last */
-    kg_status heads;   /* OK: each that came is as expected; else *why says it */
+    unsigned question; /* number of this rank's last poll */
+    kg_status heads;   /* OK: all received heads are as expected; else why is set */
     struct kg_err *why;
 };
 
@@ -58,8 +58,8 @@ static void begin(struct traffic *t, const struct kg_ranks_part *out,
 
 /* ---- who is lost ---- */
 
-/* This rank waits for rank p to write, and to read. What has come and waits for the parts
- * of others is not owed any more. */
+/* Whether this rank waits for bytes of rank p. Bytes that have arrived, but wait for
+ * parts of other ranks, are not owed any more. */
 static bool owes(const struct traffic *t, int p)
 {
     return t->in[p].left > 0 && !kg_rings_has_bytes(t->rings, p, t->r->me);
@@ -70,7 +70,7 @@ static bool takes(const struct traffic *t, int p)
     return t->out[p].left == 0 || kg_rings_has_room(t->rings, t->r->me, p);
 }
 
-/* who: as kg_ranks_loss has it */
+/* who: as in kg_ranks_loss */
 static bool takes_nothing(const struct traffic *t, int who)
 {
     int p = abs(who) - 1;
@@ -78,8 +78,8 @@ static bool takes_nothing(const struct traffic *t, int who)
     return !owes(t, p) && !takes(t, p);
 }
 
-/* Who was lost first, of all that any rank found; else `found`, which is here. The first
- * rank says it, which is the others' parent, unless it is the one. */
+/* Fails with the first loss that any rank found, else with `found`. Rank 0, the parent of
+ * the other ranks, reports it; if rank 0 is lost, this rank does. */
 static kg_status lose(const struct traffic *t, int found, struct kg_err *err)
 {
     struct kg_ranks_loss *loss = t->r->loss;
@@ -92,7 +92,7 @@ static kg_status lose(const struct traffic *t, int found, struct kg_err *err)
     return kg_ranks_say_lost(t->r, who, takes_nothing(t, who), t->what, err);
 }
 
-/* A rank that waits for one that left has somebody else to blame. */
+/* If another rank has found a loss, a rank that left because of it is not the cause. */
 static bool another_found_one(const struct traffic *t)
 {
     return t->r->loss && atomic_load(&t->r->loss->who) != 0;
@@ -103,11 +103,11 @@ static kg_status gone(const struct traffic *t, int p, struct kg_err *err)
     return lose(t, p + 1, err);
 }
 
-/* For whom this rank waits, bit p for rank p, all looked up at one moment: others move
- * what is in the rings. */
+/* Ranks that this rank waits for: bit p is rank p. All bits are read at one moment,
+ * because other ranks change the rings. */
 struct waits {
-    uint64_t owing; /* bytes */
-    uint64_t all;   /* these, and who takes nothing */
+    uint64_t owing; /* they have not sent */
+    uint64_t all;   /* they have not sent, or not received */
 };
 
 static struct waits waits_now(const struct traffic *t)
@@ -147,7 +147,7 @@ static void spread(unsigned char *waits, uint64_t bits, int n)
         waits[p] = bits >> p & 1;
 }
 
-/* Those that answered the question of this rank, or a later one. */
+/* Takes replies to this rank's poll, or to a later one. */
 static void hear(struct kg_poll *roll, const struct traffic *t)
 {
     struct kg_ranks_loss *loss = t->r->loss;
@@ -160,7 +160,7 @@ static void hear(struct kg_poll *roll, const struct traffic *t)
         }
 }
 
-/* The lowest that owes something, or else that takes nothing.   w: of one at least */
+/* The lowest rank that has not sent, else that has not received.   w: not empty */
 static int waited_for(struct waits w)
 {
     const uint64_t of = w.owing ? w.owing : w.all;
@@ -172,7 +172,7 @@ static int waited_for(struct waits w)
     return p;
 }
 
-/* Blames somebody, unless what was waited for came in this very moment. */
+/* Names a lost rank, unless the awaited bytes arrived meanwhile. */
 static kg_status too_long(const struct traffic *t, struct kg_err *err)
 {
     unsigned char room[2 * KG_RANKS_SOCKETS], bytes[KG_RANKS_SOCKETS];
@@ -193,7 +193,7 @@ static void wake(const struct traffic *t, int p)
 {
     const char bell = 0;
 
-    if (kg_rings_must_wake(t->rings, p)) /* one that is gone is not told */
+    if (kg_rings_must_wake(t->rings, p)) /* fails if rank p is gone */
         (void)!send(t->fd[p], &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -204,7 +204,7 @@ static bool pass(struct flow *f, size_t n)
     return n > 0;
 }
 
-/* A head is one line of a ring: it goes whole, or not at all. */
+/* A head is one line of a ring: it is written whole or not at all. */
 static bool put_head(struct traffic *t, int p)
 {
     struct kg_ranks_head head;
@@ -216,7 +216,7 @@ static bool put_head(struct traffic *t, int p)
     return true;
 }
 
-/* After one that is not as expected nothing is taken. */
+/* After an unexpected head, nothing more is taken. */
 static bool take_head(struct traffic *t, int p)
 {
     struct kg_ranks_head head;
@@ -248,7 +248,7 @@ static bool move(struct traffic *t, int p)
     return moved;
 }
 
-/* Where the next bytes of all that send lie.   returns how many of each */
+/* Addresses of the next bytes of all senders.   returns how many all of them have */
 static size_t see_all(const struct traffic *t, void **lent)
 {
     size_t least = SIZE_MAX;
@@ -265,7 +265,7 @@ static size_t see_all(const struct traffic *t, void **lent)
     return least == SIZE_MAX ? 0 : least;
 }
 
-/* What came is used when all have sent it. */
+/* Received bytes are used when all senders have them. */
 static bool use(struct traffic *t)
 {
     void *lent[KG_RANKS_SOCKETS];
@@ -315,7 +315,7 @@ static bool can_move(const struct traffic *t, int p)
            (t->in[p].left > 0 && kg_rings_has_bytes(t->rings, p, t->r->me));
 }
 
-/* Bytes of one rank alone are of no use where those of all are used together. */
+/* Bytes that are used together are of no use until every sender has some. */
 static bool any_can_move(const struct traffic *t)
 {
     void *lent[KG_RANKS_SOCKETS];
@@ -327,9 +327,9 @@ static bool any_can_move(const struct traffic *t)
     return t->user && see_all(t, lent) > 0;
 }
 
-/* ---- what does not ---- */
+/* ---- waiting ---- */
 
-/* The bytes that woke this rank; of a rank that is gone there is an end instead. */
+/* Reads the bytes that woke this rank. If the stream has ended, rank p is gone. */
 static void hear_bells(struct traffic *t, int p)
 {
     char bells[64];
@@ -339,7 +339,7 @@ static void hear_bells(struct traffic *t, int p)
         t->ended[p] = true;
 }
 
-/* returns false: nobody woke it */
+/* returns false: no rank woke this one */
 static bool sleep_a_while(struct traffic *t)
 {
     struct pollfd fd[KG_RANKS_SOCKETS];
@@ -359,7 +359,7 @@ static bool sleep_a_while(struct traffic *t)
     return ready > 0;
 }
 
-/* What it wrote before its end is read first. */
+/* Bytes that a rank wrote before it ended are read first. */
 static kg_status check_ends(const struct traffic *t, struct kg_err *err)
 {
     for (int p = 0; p < t->r->n; p++)
@@ -368,8 +368,8 @@ static kg_status check_ends(const struct traffic *t, struct kg_err *err)
     return KG_OK;
 }
 
-/* Nothing moved for a moment. What came until the limit is moved before somebody is
- * blamed: this process may have had no core meanwhile. */
+/* Nothing moved for a moment. Bytes that arrived in time are moved before a rank is
+ * named: this process may have had no core meanwhile. */
 static kg_status wait_on(struct traffic *t, struct kg_err *err)
 {
     enum kg_poll_moment now = kg_poll_look(&t->clock, t->r->wait_s);
@@ -383,14 +383,14 @@ static kg_status wait_on(struct traffic *t, struct kg_err *err)
     return now == KG_POLL_OVER ? too_long(t, err) : KG_OK;
 }
 
-/* Awake for a moment, then asleep. */
+/* Retries for a moment, then sleeps. */
 static kg_status rest(struct traffic *t, int looks, struct kg_err *err)
 {
     if (looks % LOOKS != 0)
         return KG_OK;
     answer(t);
     if (kg_clock_seconds() - t->clock.since < awake_s) {
-        sched_yield(); /* to a rank that has no core of its own */
+        sched_yield(); /* to ranks that share this core */
         return KG_OK;
     }
     if (!sleep_a_while(t))
@@ -398,7 +398,7 @@ static kg_status rest(struct traffic *t, int looks, struct kg_err *err)
     return check_ends(t, err);
 }
 
-/* This rank says it, unless another was lost before: the others would wait for it. */
+/* Announces this rank's own fault, so that others do not wait, unless a rank is lost. */
 static kg_status leave_unlike(const struct traffic *t, struct kg_err *err)
 {
     struct kg_ranks_loss *loss = t->r->loss;
@@ -413,7 +413,7 @@ static kg_status leave_unlike(const struct traffic *t, struct kg_err *err)
     return t->heads;
 }
 
-/* The user's `in` has sizes alone. */
+/* Parts of `in` have sizes and no memory if there is a user. */
 static kg_status lend(const struct kg_ranks *r, const struct kg_ranks_part *out,
                       const struct kg_ranks_part *in, const struct kg_ranks_user *user,
                       const char *what, struct kg_err *err)
@@ -475,15 +475,15 @@ struct ring {
 
 struct process {
     _Alignas(LINE) atomic_bool sleeps;
-    int *fd; /* of its own memory */
+    int *fd; /* (n) owned by the process; its sockets */
 };
 
 struct kg_rings {
     int n;
     size_t room;  /* bytes of a ring */
-    size_t bytes; /* of all */
+    size_t bytes; /* of the whole object */
     struct process process[KG_RINGS_MOST];
-    struct ring ring[]; /* (n, n) from, to; after them (n, n, room) bytes */
+    struct ring ring[]; /* (n, n): from, to; then (n, n, room) bytes */
 };
 
 static size_t room_of(int n)
@@ -545,7 +545,7 @@ static char *place(struct kg_rings *s, int from, int to, size_t at)
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Of n bytes those of one call, from `at` on, not beyond the end of the ring. */
+/* How many of n bytes one call moves at offset `at`: never past the end of the ring. */
 static size_t piece(const struct kg_rings *s, size_t at, size_t n, size_t free)
 {
     return least(least(n, free), least(s->room / PIECES, s->room - (at & (s->room - 1))));

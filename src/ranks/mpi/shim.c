@@ -102,7 +102,7 @@ static const char *start(int slot, const struct kg_mpi_piece *pieces, int first,
     return why;
 }
 
-/* *came of one that ended: its bytes, or that they were too many. */
+/* *came: bytes of a completed receive, or KG_MPI_TOO_MANY. */
 static int count(int *came, const MPI_Status *s, int code)
 {
     int own = code == MPI_ERR_IN_STATUS ? s->MPI_ERROR : MPI_SUCCESS, class = own;
@@ -174,7 +174,7 @@ static int hear(void *note, int n)
 
 /* ---- the end ---- */
 
-/* A byte from each to each: who has them all was called after every rank's call. */
+/* Exchanges a byte with every rank: when it returns, all ranks have called it. */
 static const char *farewell(void)
 {
     static char out;
@@ -194,16 +194,16 @@ static const char *farewell(void)
             nanosleep(&nap, NULL);
     }
     if (code != MPI_SUCCESS)
-        return said(code); /* what is on its way keeps its memory */
+        return said(code); /* pending requests still use the memory */
     free(all);
     free(in);
     return NULL;
 }
 
-/* MPICH over UCX before 4.2 may stay in MPI_Finalize for ever: a rank that is through
- * with it answers no more, and others' last flush needs an answer where it goes over TCP
- * (pmodels/mpich, pull request 6596). One that was configured for another protocol than
- * its own launcher's, PMI 1, is not meant here. */
+/* MPICH over UCX before 4.2 may never return from MPI_Finalize: a rank that has finished
+ * it does not reply any more, and the last flush of another rank over TCP needs its reply
+ * (pmodels/mpich, pull request 6596). Libraries that are not configured for PMI 1, the
+ * protocol of MPICH's own launcher, are left out. */
 static bool may_stay(void)
 {
     char all[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -215,8 +215,8 @@ static bool may_stay(void)
            (major < 4 || (major == 4 && minor < 2));
 }
 
-/* In the place of MPI_Finalize: what it tells the launcher, in whose protocol no end of a
- * process is an error from then on.   returns whether that was told */
+/* Replaces MPI_Finalize: tells the launcher, by PMI 1, that this process ends. From then
+ * on its exit is not an error.   returns whether the launcher was told */
 static bool leave_launcher(void)
 {
     static const char end[] = "cmd=finalize\n";
@@ -232,10 +232,10 @@ static bool leave_launcher(void)
         continue;
     if (launcher.revents & POLLIN)
         n = read(launcher.fd, ack, sizeof ack);
-    return n >= 0; /* it heard, or is gone */
+    return n >= 0; /* the launcher replied, or is gone */
 }
 
-/* The second round says that the first was heard: nothing is on its way any more. */
+/* After a second round every rank has received the first: no message is in flight. */
 static void close_mpi(void)
 {
     if (farewell() || !may_stay() || !leave_launcher())
