@@ -17,7 +17,7 @@ double kg_eval_mean(double *x, size_t n)
     return sum / (double)n;
 }
 
-/* How much of the i-th of n sorted numbers lies in the middle half. */
+/* Weight of the i-th of n sorted numbers in the mean of the middle half (from 0 to 1). */
 static double part_of(size_t i, size_t n)
 {
     double low = (double)n / 4, high = (double)n - low;
@@ -35,7 +35,7 @@ double kg_eval_iqm(double *x, size_t n)
     return sum / ((double)n / 2);
 }
 
-/* Numbers that are drawn again among themselves. */
+/* Numbers in groups; a resample draws from each group separately. */
 struct strata {
     const size_t *size; /* (n) */
     size_t n;

@@ -26,13 +26,13 @@ enum {
 
 struct metric {
     char name[KG_EVAL_NAME_BYTES];
-    double *x; /* (n) owned: of the problems */
+    double *x; /* (n) owned; per problem */
     size_t n;
     size_t capacity;
 };
 struct problem {
     int64_t number;
-    uint64_t truth; /* hash of its gold answer */
+    uint64_t truth; /* hash of the gold answer */
 };
 struct set {
     char name[KG_SUITE_NAME_BYTES];
@@ -59,7 +59,7 @@ static void folder_release(struct folder *f)
     kg_mem_free(f->sets);
 }
 
-/* Lines of a set stand together. */
+/* The lines of a set are consecutive. */
 static kg_status set_for(struct set **set, struct folder *f, const char *name,
                          struct kg_err *err)
 {
@@ -94,7 +94,7 @@ static kg_status put_value(struct set *s, const char *name, double x,
     return KG_OK;
 }
 
-/* A non-finite number is written as text, so it is skipped here. */
+/* A non-finite number is written as text and skipped here. */
 static kg_status put_values(struct set *s, const struct kg_json_doc *line,
                             struct kg_err *err)
 {
@@ -161,7 +161,7 @@ static kg_status folder_read(struct folder *f, const char *dir, struct kg_err *e
     return read_problems(f, kg_path_in(dir, "problems.jsonl").text, err);
 }
 
-/* ---- whether they can be compared ---- */
+/* ---- whether the folders can be compared ---- */
 
 static kg_status same_problems(const struct set *a, const struct set *b,
                                const struct folder *in_a, const struct folder *in_b,
@@ -194,7 +194,7 @@ static kg_status same_problems(const struct set *a, const struct set *b,
     return KG_OK;
 }
 
-/* The text of a data file's hash in a manifest; "" for a set without a file. */
+/* The hash of a set's data file in a manifest; "" for a set without a file. */
 static const char *data_hash(const struct kg_json_doc *manifest, const char *set)
 {
     char key[KG_SUITE_NAME_BYTES + 16];
@@ -207,8 +207,8 @@ static const char *data_hash(const struct kg_json_doc *manifest, const char *set
     return hash ? hash : "";
 }
 
-/* What chooses the problems of a set beside its file: without one, the generator's
- * task, level and seed. */
+/* The keys that choose a set's problems: in its file, or by the generator's task, level
+ * and seed. */
 static kg_status put_choice(struct kg_str *out, const struct kg_suite *s, const char *set,
                             bool has_file, struct kg_err *err)
 {
@@ -349,11 +349,11 @@ struct pairing {
     const struct folder *b;
     struct kg_eval_comparison *out;
     double *means; /* (KG_EVAL_RESAMPLES) of one set */
-    double *sums;  /* (KG_EVAL_RESAMPLES) over the sets */
+    double *sums;  /* (KG_EVAL_RESAMPLES) means over the sets */
     double *d;     /* (longest set) */
 };
 
-/* Row of one metric of one set; its resampled means are added to the sums. */
+/* Adds the row of one metric of one set, and adds its resampled means to the sums. */
 static kg_status compare_set(struct pairing *p, size_t set, const char *name,
                              struct kg_err *err)
 {
@@ -386,8 +386,8 @@ static kg_status compare_sets(struct pairing *p, struct kg_err *err)
     return KG_OK;
 }
 
-/* The unweighted mean over the sets; their rows are computed again for its resamples and
- * dropped. */
+/* Adds the unweighted mean over the sets. Each set's row is computed again for its
+ * resampled means, and dropped. */
 static kg_status compare_mean(struct pairing *p, const char *name, struct kg_err *err)
 {
     size_t n = p->out->n;

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* As UTF-8: what a server can answer, and what is kept, is what is graded everywhere. */
+/* A completion as valid UTF-8: files and servers hold no other text (see above). */
 static kg_status valid_text(struct kg_str *text, const struct kg_tokenizer *tok,
                             const struct kg_traj *t, const struct kg_sampling *s,
                             struct kg_err *err)
@@ -32,8 +32,8 @@ static kg_status valid_text(struct kg_str *text, const struct kg_tokenizer *tok,
     return status;
 }
 
-/* The text of an answer, and what its grader reads; of an episode that is told apart by
- * who wrote it. */
+/* The text of a completion, and what its grader reads. For an episode, spans tell which
+ * text the model wrote. */
 static kg_status put_item(struct kg_grade_item *item, struct kg_str *text,
                           struct kg_episode_text *episode, const struct kg_tokenizer *tok,
                           const struct kg_traj *t, const struct kg_sampling *s,
@@ -109,9 +109,9 @@ static size_t count_parts(const struct kg_traj *trajs, size_t n)
     return parts;
 }
 
-/* Log-probs and entropy of every sampled token under one model, each in the context that
- * it was sampled in: out arrays lie one part after the other.   rows: borrowed; NULL or
- * too narrow: some are made */
+/* Log-probs and entropy of every sampled token under one model, in the context in which
+ * it was sampled; the parts of a trajectory follow each other in the arrays.   rows:
+ * borrowed; if NULL or too narrow, own rows are made */
 static kg_status score_all(float *logp, float *entropy, const struct kg_model *m,
                            struct kg_rows *rows, const struct kg_traj *trajs, size_t n,
                            struct kg_err *err)
@@ -151,7 +151,7 @@ out:
     return status;
 }
 
-/* Sums over the sampled tokens of a part; the arrays are its own. */
+/* Sums over the sampled tokens of a part; the arrays begin with that part. */
 static void sum_tokens(struct kg_eval_answer *a, const struct kg_traj *t,
                        struct kg_traj_part p, const float *logp, const float *entropy,
                        const float *ref_logp)
@@ -168,7 +168,7 @@ static void sum_tokens(struct kg_eval_answer *a, const struct kg_traj *t,
     }
 }
 
-/* returns the length of the arrays' part that is t's */
+/* returns how many values of the arrays belong to t */
 static size_t sum_traj(struct kg_eval_answer *a, const struct kg_traj *t,
                        const float *logp, const float *entropy, const float *ref_logp)
 {
@@ -262,8 +262,8 @@ uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t s
     return draw * KG_SEED_SAMPLES + (uint64_t)sample;
 }
 
-/* New tokens for a prompt: the limit asked for, or what is left of the model's positions
- * (the answer then ends by its length, as `generate` ends it). */
+/* New tokens for a prompt: the limit, or the model's remaining positions if they are
+ * fewer. As in `generate`, the completion then ends with finish reason length. */
 static int32_t room(const struct kg_model *m, size_t prompt_n, int32_t limit)
 {
     int64_t left = (int64_t)m->config.max_positions - (int64_t)prompt_n;
@@ -292,7 +292,7 @@ struct kg_sampling kg_eval_sampling(const struct kg_eval_opts *opts)
     return s;
 }
 
-/* Lines count in their file, so each of several files is a set. */
+/* Line numbers count from each file's start, so each of several files is a set. */
 static const char *set_of(char text[96], const struct kg_prompts *prompts, size_t i,
                           const struct kg_eval_opts *opts)
 {
@@ -327,7 +327,7 @@ struct kg_request kg_eval_request(const struct kg_model *m,
     };
 }
 
-/* ---- the whole of one set ---- */
+/* ---- one set as a whole ---- */
 
 struct work {
     struct kg_traj *trajs; /* (n) owned, as the next three */
@@ -360,7 +360,7 @@ static void work_release(struct work *w)
     kg_mem_free(w->trajs);
 }
 
-/* Requests for all answers, and which of them are this rank's. */
+/* Makes the requests of all samples, and finds this rank's share. */
 static kg_status ask(struct kg_request **requests, struct kg_share *mine,
                      const struct kg_model *m, const struct kg_prompts *prompts,
                      const struct kg_eval_opts *opts, const struct kg_ranks *ranks,
@@ -373,7 +373,7 @@ static kg_status ask(struct kg_request **requests, struct kg_share *mine,
     return KG_OK;
 }
 
-/* requests: (n) all of them, then those that are sampled here */
+/* requests: (n) of all samples in; of this rank's share out */
 static kg_status sample_share(struct kg_traj *trajs, const struct kg_model *m,
                               const struct kg_tokenizer *tok,
                               const struct kg_prompts *prompts,
@@ -395,7 +395,7 @@ static kg_status sample_share(struct kg_traj *trajs, const struct kg_model *m,
     return status;
 }
 
-/* The share of a rank: sampled, graded, summed. */
+/* Samples, grades and scores this rank's share. */
 static kg_status make_share(struct work *w, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
                             const struct kg_prompts *prompts,

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "ranks/ranks.h"
 
-/* ---- which are whose ---- */
+/* ---- shares ---- */
 
 static int64_t count(const struct kg_request *requests, size_t n)
 {
@@ -94,7 +94,7 @@ static kg_status take_text(struct kg_str *text, struct kg_traj_bytes *from,
     return KG_OK;
 }
 
-/* places[k]: index here of the sender's name k; -1: none, and its number is dropped. */
+/* places[k]: index here of the sender's name k; -1: none, so its number is dropped. */
 static void translate(struct kg_further *f, const int places[KG_FURTHER])
 {
     struct kg_further here = {0};
@@ -125,7 +125,7 @@ static kg_status take_item(struct kg_eval_items *items, size_t i,
     return items->texts ? take_text(&items->texts[i], from, err) : KG_OK;
 }
 
-/* Names beyond those that a run has room for have no place. The first is said. */
+/* Reads the sender's names; the first name that has no place is logged. */
 static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *names,
                             struct kg_traj_bytes *from, struct kg_err *err)
 {
@@ -169,7 +169,7 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                    expected, kg_ranks_name(ranks, rank).text);
 }
 
-/* All messages, one after the other: those of other ranks are taken. */
+/* Reads the messages of all other ranks in order. */
 static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
                           struct kg_further_names *names, const struct kg_ranks_bytes *m,
                           const struct kg_ranks *ranks, struct kg_err *err)
@@ -209,7 +209,7 @@ kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
     KG_TRY_GOTO(out, kg_eval_items_put(&own, items, mine, names, err));
     KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "samples", err));
     KG_TRY_GOTO(out, take_all(items, mine, names, &all, ranks, err));
-    /* Which of the numbers were said in what is graded together. */
+    /* numbers that any of these items has */
     uint32_t named = 0;
 
     for (size_t i = 0; i < items->n; i++)

@@ -16,9 +16,9 @@ enum { SLICE_BATCHES = 16, EPISODE_BATCHES = 4 };
 
 /* A request in the open engine, with its trajectories. */
 struct group {
-    struct kg_request request; /* first: the engine hands it back */
+    struct kg_request request; /* first: its address is the group's */
     struct kg_traj *trajs;     /* (request.n_samples) owned */
-    int32_t left;              /* of them to be reported */
+    int32_t left;              /* samples not finished yet */
     struct group *next;
 };
 
@@ -28,8 +28,8 @@ struct local_work {
     struct kg_prompts prompts;
     struct kg_eval_opts opts;
     struct kg_rollout *engine;
-    struct kg_episodes *episodes; /* NULL: answers of one turn */
-    struct group *groups;         /* owned, in the open engine */
+    struct kg_episodes *episodes; /* NULL: completions of one turn */
+    struct group *groups;         /* owned; in the open engine */
     struct kg_request *requests;  /* (n_requests) of the slice, or of one problem */
     size_t n_requests;
     size_t capacity;
@@ -77,7 +77,7 @@ static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
     return check_below(set, "window", set->episode.window, err);
 }
 
-/* What the longest prompt must leave room in. */
+/* Checks that context and window have room for the longest prompt. */
 static kg_status check_prompts(const struct kg_eval_set *set,
                                const struct kg_prompts *prompts, struct kg_err *err)
 {
@@ -94,7 +94,7 @@ static kg_status check_prompts(const struct kg_eval_set *set,
                    set->name, prompts->longest, set->episode.window);
 }
 
-/* A prompt that the model cannot take is better known now than after the sets before. */
+/* Reads and encodes all sets before the first is sampled, to find faults early. */
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
@@ -106,7 +106,7 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
-    /* Answers of one turn: an episode's turns share its context. */
+    /* Not for episodes: their turns share one context. */
     int32_t most = set->sampling.max_tokens;
     size_t n = 0;
 
@@ -133,7 +133,7 @@ static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
                         : KG_OK;
 }
 
-/* ---- one answer ---- */
+/* ---- one sample ---- */
 
 static void count(double extra[KG_EVAL_EXTRAS], const struct kg_traj_episode *e)
 {
@@ -187,7 +187,7 @@ static kg_status give(struct local_work *w, const struct kg_traj *t,
 
 /* ---- a slice ---- */
 
-/* Runs of samples of problem i that are not there. */
+/* Makes requests for the missing samples of problem i, one per contiguous range. */
 static kg_status ask(struct local_work *w, size_t i, const bool *there,
                      struct kg_err *err)
 {
@@ -225,7 +225,7 @@ static kg_status give_scored(struct local_work *w, struct kg_err *err)
     return status;
 }
 
-/* Episodes are given on when their slice has been played. */
+/* Episodes are passed on after their whole slice has been played. */
 static kg_status give_episodes(struct local_work *w, kg_status status, struct kg_err *err)
 {
     for (size_t i = 0; i < w->n_trajs && status == KG_OK; i++)
@@ -262,7 +262,7 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
 
 /* ---- the open engine ---- */
 
-/* Drop the groups whose trajectories were all reported; all: the others too. */
+/* Frees groups whose samples are all finished; all: every group. */
 static void sweep(struct local_work *w, bool all)
 {
     for (struct group **at = &w->groups; *at;) {
@@ -315,7 +315,7 @@ static kg_status submit(struct local_work *w, const struct kg_request *q,
                     : err->code;
 }
 
-/* Submit problem after problem from *next on while less than a batch waits. */
+/* Submits problems from *next on until a batch of requests waits. */
 static kg_status refill(struct local_work *w, size_t *next, const bool *there,
                         struct kg_err *err)
 {
@@ -363,7 +363,7 @@ static bool all_there(const bool *there, size_t n)
     return true;
 }
 
-/* Of a search that is to be beside the model: on its GPU. */
+/* Opens the environments. A search next to the model uses the model's GPU. */
 static kg_status open_episodes(struct local_work *w, struct kg_err *err)
 {
     const struct kg_backend *be = w->local->model->backend;

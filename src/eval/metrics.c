@@ -27,16 +27,15 @@ double kg_eval_pass_at_k(int32_t n, int32_t c, int32_t k)
 
 /* ---- maj@k ---- */
 
-/* Ways to take j things from the other classes, at most t of each, where g classes give
- * exactly t: ways[j * (ties + 1) + g]. Counted in long double, which holds C(4096, 2048).
- */
+/* ways[j * (ties + 1) + g]: ways to take j samples from the other classes, at most t of
+ * each, so that g classes give exactly t. long double holds C(4096, 2048). */
 struct vote {
     const int32_t *count;
     const bool *right;
     size_t classes;
     int32_t n;
     int32_t k;
-    int32_t ties;      /* the largest g for the present t */
+    int32_t ties;      /* the largest g for the current t */
     long double *ways; /* (k + 1, k + 1) owned */
     long double *next;
 };
@@ -50,8 +49,8 @@ static long double choose(int32_t n, int32_t k)
     return c;
 }
 
-/* Adds what one group of `count` like things gives, at most `most` of them; those that
- * give `full` are counted as a tie. */
+/* Adds a group of `count` equal samples, of which at most `most` are taken. Taking
+ * exactly `full` is a tie. */
 static void add_group(struct vote *v, int32_t count, int32_t most, int32_t full)
 {
     size_t width = (size_t)v->ties + 1;
@@ -74,7 +73,7 @@ static void add_group(struct vote *v, int32_t count, int32_t most, int32_t full)
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Ways in which class r wins with exactly t votes, ties by their share. */
+/* Ways in which class r wins with exactly t votes; a win with g ties counts 1/(g+1). */
 static long double wins(struct vote *v, size_t r, int32_t t)
 {
     long double sum = 0;
@@ -126,12 +125,12 @@ void kg_eval_answers_release(struct kg_eval_answer *answers, size_t n)
     }
 }
 
-/* class_of[j] of answer j among those before it; *classes grows with a new one. */
+/* Sets class_of[j]: the class of an equal earlier sample, or a new one (++*classes). */
 static kg_status classify(int32_t *class_of, int32_t *classes, int32_t j,
                           const struct kg_eval_answer *a, const struct kg_task_row *task,
                           const struct kg_task_opts *opts, struct kg_err *err)
 {
-    int32_t seen = 0; /* classes whose first answer was compared */
+    int32_t seen = 0; /* classes whose first sample was compared */
     bool same = false;
 
     class_of[j] = -1;
@@ -139,7 +138,7 @@ static kg_status classify(int32_t *class_of, int32_t *classes, int32_t j,
         return KG_OK;
     for (int32_t i = 0; i < j && !same; i++) {
         if (class_of[i] != seen)
-            continue; /* not the first of a class */
+            continue; /* not the first sample of a class */
         KG_TRY(task->same(&same, opts, a[j].extracted, a[i].extracted, err));
         class_of[j] = class_of[i];
         seen++;
@@ -188,7 +187,7 @@ const struct kg_eval_metric *kg_eval_metric_find(const struct kg_eval_score *s,
     return NULL;
 }
 
-/* The next metric, with room for its values. */
+/* Appends a metric and allocates its values. */
 static kg_status add_metric(struct kg_eval_metric **m, struct kg_eval_score *s,
                             const char *name, int32_t k, struct kg_err *err)
 {
@@ -204,7 +203,7 @@ static kg_status add_metric(struct kg_eval_metric **m, struct kg_eval_score *s,
     return KG_OK;
 }
 
-/* Two passes, so that equal values have an error of exactly 0. */
+/* Two passes, so that equal values have a standard error of exactly 0. */
 static void finish_metric(struct kg_eval_metric *m, int64_t problems)
 {
     double P = (double)problems, sum = 0, square = 0;
@@ -280,7 +279,7 @@ static kg_status add_extra(struct kg_eval_score *s, const struct answers *from,
     return KG_OK;
 }
 
-/* Numbers that some answers alone have.   returns NAN where this one has none */
+/* A number that only some samples have.   returns NAN if this sample has none */
 typedef double (*some_value_fn)(const struct kg_eval_answer *a, int k);
 
 static double part_value(const struct kg_eval_answer *a, int k)
@@ -298,7 +297,7 @@ static double ungraded_value(const struct kg_eval_answer *a, int k)
     return isnan(part_value(a, k));
 }
 
-/* The mean over the answers of a problem that have the number; NAN where none has. */
+/* The mean over those samples of a problem that have the number; NAN if none has. */
 static double some_mean(const struct answers *from, int64_t p, some_value_fn value, int k)
 {
     double sum = 0, n = 0;
@@ -314,7 +313,7 @@ static double some_mean(const struct answers *from, int64_t p, some_value_fn val
     return n > 0 ? sum / n : NAN;
 }
 
-/* Over the problems that have one; a number that no answer has is not a metric. */
+/* The mean over the problems that have the number; if none has, no metric is added. */
 static kg_status add_some(struct kg_eval_score *s, const struct answers *from,
                           const char *group, const char *what, some_value_fn value, int k,
                           struct kg_err *err)
@@ -379,7 +378,7 @@ static kg_status add_pass(struct kg_eval_score *s, const struct answers *from, i
     return KG_OK;
 }
 
-/* Counts of the classes of problem p; a class is as right as its first answer. */
+/* Counts the classes of problem p; a class is as right as its first sample. */
 static size_t count_classes(int32_t *count, bool *right, const struct answers *from,
                             int64_t p)
 {
@@ -471,7 +470,7 @@ fail:
     return status;
 }
 
-/* *value, *stderror: the mean of a metric over the scores; false when one lacks it. */
+/* *out: the mean of its metric over the scores; false if a score lacks the metric. */
 static bool mean_of(struct kg_eval_metric *out, const struct kg_eval_score *const *scores,
                     size_t n)
 {

@@ -28,7 +28,7 @@ static int or_default(int x, int fallback) { return x > 0 ? x : fallback; }
 
 static const char AS_JSON[] = "{{ messages | tojson }}";
 
-/* The template under which a list of messages is its own JSON. */
+/* A template that renders messages as their JSON. */
 static kg_status messages_as_json(struct kg_chat_template **t, struct kg_err *err)
 {
     return kg_chat_template_parse(t, AS_JSON, sizeof AS_JSON - 1, "messages", err);
@@ -66,11 +66,11 @@ static kg_status put_stops(struct kg_str *out, const struct kg_sampling *s,
     return s->n_stops ? kg_str_putc(out, ']', err) : KG_OK;
 }
 
-/* What is off is not sent: servers differ in what they know. */
+/* Settings that are off are not sent: servers differ in the fields that they know. */
 static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
                               int32_t limit, struct kg_err *err)
 {
-    /* the shortest text that is the same float, as the suite said it */
+    /* the shortest text of the same float, as in the suite */
     for (const struct kg_opt_row *row = kg_sampling_rows; row->key; row++) {
         const double x = kg_opt_number(row, s);
         const bool known = strcmp(row->key, "temperature") == 0 ||
@@ -105,9 +105,9 @@ static kg_status put_body(struct kg_str *out, const struct kg_eval_remote *r,
     return kg_str_putc(out, '}', err);
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
-/* What the server says of its error: OpenAI's shape, else the body's beginning. */
+/* The server's own error message: OpenAI's form, else the first bytes of the body. */
 static kg_status refused(const struct kg_http_answer *a, const char *url,
                          struct kg_err *err)
 {
@@ -146,7 +146,7 @@ static kg_status read_usage(int64_t *n, const struct kg_json_doc *doc, const cha
     return kg_json_need_int(n, doc, usage, key, 0, INT32_MAX, err);
 }
 
-/* A message without content (null) is an empty answer. */
+/* A message whose content is null is an empty completion. */
 static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_doc *doc,
                              bool completions, struct kg_err *err)
 {
@@ -174,11 +174,10 @@ static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_d
 
 /* ---- a set ---- */
 
-/* How a sample was asked for. The engine of this process ends an answer where the model's
- * positions end; a server refuses a max_tokens that its prompt leaves no room for, and
- * how long the prompt is in its tokens is not known here. So a sample that was refused is
- * asked for as one token, whose answer tells the prompt's length, and then with what is
- * left. */
+/* How to ask for a sample. kedge's engine ends a completion at the model's last position;
+ * a server refuses a request whose max_tokens does not fit, and kedge does not know the
+ * prompt's length in the server's tokens. So a refused sample is requested again with one
+ * token, whose usage gives that length, and then with the tokens that are left. */
 enum way { AS_THE_SET_SAYS, ONE_TOKEN, WHAT_IS_LEFT, WAYS };
 
 struct asking {
@@ -186,11 +185,11 @@ struct asking {
     const struct kg_eval_set *set;
     kg_eval_take_fn take;
     void *user;
-    int32_t *room; /* (problems) owned: new tokens that fit, LESS: less than asked for */
-    size_t *again; /* (n_again) owned: samples to be asked for once more */
+    int32_t *room; /* (problems) owned; ENOUGH, LESS, or the tokens that fit */
+    size_t *again; /* (n_again) owned; samples to request again */
     size_t n_again, capacity;
 };
-enum { ENOUGH = 0, LESS = -1 }; /* of room */
+enum { ENOUGH = 0, LESS = -1 }; /* of room: the set's max_tokens fit; fewer fit */
 
 static kg_status ask_again(struct asking *q, size_t i, struct kg_err *err)
 {
@@ -222,13 +221,13 @@ static kg_status take_answer(struct asking *q, const struct kg_json_doc *doc, si
     return q->take(q->user, &fresh, err);
 }
 
-/* A prompt for which not even one token is left stops the evaluation, as here. */
+/* A prompt that leaves no room for a token ends the evaluation, as in the engine. */
 static kg_status final_refusal(const struct asking *q, size_t i, struct kg_err *err)
 {
     const struct kg_record *r = &q->set->data.records[i / (size_t)q->set->samples];
 
     return kg_err_prefix(err, "record %lld",
-                         (long long)r->line); /* the set: the caller */
+                         (long long)r->line); /* the caller names the set */
 }
 
 static kg_status answered(void *user, const struct kg_http_answer *a, struct kg_err *err)
@@ -304,7 +303,7 @@ static kg_status open_client(struct kg_eval_remote *r, struct kg_err *err)
     return kg_http_client_open(&r->client, &opts, err);
 }
 
-/* For answers, a little: what is on its way to url goes on. */
+/* Waits up to POLL_MS for responses; requests continue. */
 static kg_status wait_for(struct kg_eval_remote *r, const char *url,
                           kg_http_answer_fn done, void *user, struct kg_err *err)
 {
@@ -342,7 +341,7 @@ static kg_status ask_all(struct asking *q, const bool *there, struct kg_err *err
     }
 }
 
-/* A client of its own for every set: what a failed one left in flight is dropped. */
+/* Every set has a new client, so requests in flight after an error are dropped. */
 static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
                         const bool *there, kg_eval_take_fn take, void *user,
                         struct kg_err *err)
@@ -397,7 +396,7 @@ static kg_status one_model(struct kg_eval_remote *r, const struct kg_json_doc *d
     return status;
 }
 
-/* 0 where the server does not say. */
+/* 0 if the server does not give it */
 static int64_t max_len_of(const struct kg_json *list, const char *model)
 {
     for (size_t i = 0; i < kg_json_size(list); i++) {
@@ -410,7 +409,7 @@ static int64_t max_len_of(const struct kg_json *list, const char *model)
     return 0;
 }
 
-/* Of a model that was named a list is not needed, and some servers have none. */
+/* If the user named a model, a list is not needed; some servers have none. */
 static kg_status take_models(void *user, const struct kg_http_answer *a,
                              struct kg_err *err)
 {
@@ -447,7 +446,7 @@ out:
     return status;
 }
 
-/* The server makes tokens, and of messages the prompt. */
+/* The server tokenises prompts, and renders messages. */
 static kg_status check_prompt(const struct kg_eval_remote *r, struct kg_eval_set *set,
                               struct kg_err *err)
 {

@@ -110,7 +110,7 @@ static kg_status put_problem(struct kg_str *out, const struct kg_eval_score *s,
         const struct kg_eval_metric *m = &s->metrics[i];
 
         if (!m->by_problem)
-            continue; /* not of every problem */
+            continue; /* its values are not per problem */
         KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
         KG_TRY(kg_str_puts(out, ": ", err));
         KG_TRY(kg_json_put_double(out, m->by_problem[p], err));
@@ -142,10 +142,10 @@ struct table {
     const char *names[MOST_COLUMNS]; /* of metrics, in order of appearance */
     size_t n;
     int width[MOST_COLUMNS];
-    int first; /* width of the names of rows */
+    int first; /* width of the first column */
 };
 
-/* Shares are shown in percent, other numbers as they are. */
+/* Shares are shown in percent, other metrics as numbers. */
 static bool is_share(const char *name)
 {
     return strncmp(name, "pass@", 5) == 0 || strncmp(name, "maj@", 4) == 0 ||
@@ -167,7 +167,7 @@ static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
         snprintf(text, CELL_BYTES, "%.1f +- %.1f", scale * m->value, scale * m->stderror);
 }
 
-/* With many k's those that are powers of two are shown; results.json has all. */
+/* Of more than MANY k's, only powers of two are shown; results.json has all. */
 static bool is_shown(const struct kg_eval_score *s, const char *name)
 {
     enum { MANY = 8 };
@@ -221,8 +221,8 @@ static kg_status put_row(struct kg_str *out, const struct table *t, const char *
 
 enum { ROW_BYTES = KG_SUITE_NAME_BYTES + 56 };
 
-/* "NAME (5 sets)", or "NAME (5 of 7 sets)" where others were left out.   group NULL: of
- * all sets */
+/* "NAME (5 sets)", or "NAME (5 of 7 sets)" if sets were left out.   group NULL: all
+ * sets */
 static void row_name(char text[ROW_BYTES], const char *name, size_t sets,
                      const struct kg_suite *suite, const char *group)
 {
@@ -245,7 +245,7 @@ static void group_name(char text[ROW_BYTES], const struct kg_eval_group_report *
     row_name(text, g->name, g->sets, suite, g->name);
 }
 
-/* The sets that the mean is not of. */
+/* Lists the sets that the mean does not include. */
 static kg_status put_left_out(struct kg_str *out, const struct kg_suite *suite,
                               struct kg_err *err)
 {
@@ -267,7 +267,7 @@ kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_re
                          set->sampling.max_tokens);
 }
 
-/* What a reader of the numbers has to know of a set. */
+/* A line about samples of a set that were cut short, if there are any. */
 static kg_status put_notes(struct kg_str *out, const struct kg_eval_set_report *r,
                            const struct kg_eval_set *set, struct kg_err *err)
 {

@@ -46,7 +46,7 @@ out:
     return status;
 }
 
-/* config.yaml comes last: a folder that has it has all. */
+/* config.yaml is written last: a folder with it is complete. */
 static kg_status begin(const struct kg_results *r, const struct kg_config *config,
                        const char *inputs, struct kg_err *err)
 {
@@ -61,7 +61,7 @@ out:
     return status;
 }
 
-/* A folder with files in it that no evaluation has begun is somebody else's. */
+/* Refuses a folder with other files: it does not belong to an evaluation. */
 static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
 {
     static const char *const ours[] = {"lock", "manifest.json", "config.yaml"};
@@ -71,7 +71,7 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        /* a write that was cut off */
+        /* left by an interrupted write */
         bool known = kg_file_is_temporary(kg_path_in(r->dir, names[i]).text);
 
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
@@ -87,7 +87,7 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
     return status;
 }
 
-/* What an atomic write left when it was killed; the lock is held, so nobody is at it. */
+/* Removes files of interrupted writes; under the lock no other process writes. */
 static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err)
 {
     char **names;
@@ -105,7 +105,7 @@ static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err
     return status;
 }
 
-/* ---- a folder that is there ---- */
+/* ---- an existing folder ---- */
 
 static kg_status put_names(struct kg_str *out, const struct kg_suite *s,
                            struct kg_err *err)
@@ -119,7 +119,7 @@ static kg_status put_names(struct kg_str *out, const struct kg_suite *s,
     return KG_OK;
 }
 
-/* The tables of two suites can be compared when their sets have the same names. */
+/* Two suites can be compared key by key only if their sets have the same names. */
 static kg_status same_sets(const struct kg_results *r, const struct kg_suite *before,
                            const struct kg_suite *suite, struct kg_err *err)
 {
@@ -206,7 +206,7 @@ void kg_results_close(struct kg_results *r)
     *r = (struct kg_results){0};
 }
 
-/* ---- answers ---- */
+/* ---- lines of samples ---- */
 
 static kg_status read_samples(struct kg_results *r, kg_result_fn fn, void *user,
                               struct kg_err *err)
@@ -229,7 +229,7 @@ out:
     return status;
 }
 
-/* Lines up to the first that is cut off or broken; *good: their bytes. */
+/* Reads lines up to the first incomplete or invalid one; *good: bytes of those lines. */
 static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char *path,
                             kg_result_fn fn, void *user, struct kg_err *err)
 {
@@ -285,7 +285,7 @@ kg_status kg_results_read(struct kg_results *r, kg_result_fn fn, void *user,
 
     if (!r->complete)
         return read_journal(r, path.text, fn, user, err);
-    KG_TRY(kg_file_remove_tree(path.text, err)); /* an end was cut short before this */
+    KG_TRY(kg_file_remove_tree(path.text, err)); /* a later step was interrupted */
     return read_samples(r, fn, user, err);
 }
 

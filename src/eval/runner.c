@@ -21,47 +21,47 @@
 #include <string.h>
 
 enum {
-    PENDING = 32, /* answers that an external grader gets at once */
-    ROUND = 512   /* answers of a rank between two meetings of all */
+    PENDING = 32, /* samples that a grader gets at once */
+    ROUND = 512   /* samples of a rank between two exchanges */
 };
 
-/* A set at work. */
+/* A set while it is evaluated. */
 struct set_work {
     struct kg_eval_set *set;
     struct kg_eval_answer *answers; /* (n) owned */
     bool *there;                    /* (n) owned */
-    struct kg_result_place *places; /* (n) owned; of their lines */
+    struct kg_result_place *places; /* (n) owned; where each line is kept */
     size_t n;
     size_t done;
     size_t right;
-    int phase; /* while it is answered */
+    int phase; /* while it is sampled */
 };
 
-/* An answer that waits for its grade. */
+/* A sample that waits for its grade. */
 struct pending {
     struct kg_eval_fresh fresh;
     struct kg_str text;             /* owned */
-    struct kg_episode_text episode; /* owned; empty for an answer of one turn */
-    struct kg_traj verdict;         /* of an environment; it has no tokens */
-    struct kg_eval_answer sums;     /* when scored */
+    struct kg_episode_text episode; /* owned; empty for a completion of one turn */
+    struct kg_traj verdict;         /* of an environment; without tokens */
+    struct kg_eval_answer sums;     /* if the sample was scored */
 };
 
 struct work {
     const struct kg_eval_run *run;
-    struct kg_ranks *ranks; /* of it, or alone */
+    struct kg_ranks *ranks; /* those of the run, or one rank */
     struct set_work *sets;  /* (n) owned */
     size_t n;
     struct set_work *now;
     struct pending pending[PENDING];
     size_t n_pending;
     struct kg_results results;
-    bool kept;           /* there is a folder */
-    struct kg_str lines; /* without one, where they are dumped */
-    struct kg_str sent;  /* lines for the first rank, of another */
+    bool kept;           /* results are kept in a folder */
+    struct kg_str lines; /* without a folder: kept here, if they are dumped */
+    struct kg_str sent;  /* of ranks but the first: lines for the first rank */
     struct kg_str line;
 };
 
-/* ---- lines of answers ---- */
+/* ---- lines of samples ---- */
 
 static kg_status put_text(struct kg_str *out, const char *key, const char *text, size_t n,
                           struct kg_err *err)
@@ -78,8 +78,7 @@ static kg_status put_number(struct kg_str *out, const char *key, double x,
     return kg_json_put_cell(out, x, err);
 }
 
-/* Each of several rewards, null where it could not be graded; and what the graders said
- * besides. */
+/* Rewards of several graders, null if not graded, and further numbers of graders. */
 static kg_status put_parts(struct kg_str *out, const struct kg_grade *g,
                            const struct kg_eval_ks *ks, struct kg_err *err)
 {
@@ -111,7 +110,7 @@ static kg_status put_numbers(struct kg_str *out, const struct kg_eval_answer *a,
     return KG_OK;
 }
 
-/* An episode in order, by who wrote it. */
+/* Segments of an episode in order, each with its source. */
 static kg_status put_segments(struct kg_str *out, const struct kg_episode_text *e,
                               struct kg_err *err)
 {
@@ -158,7 +157,7 @@ static kg_status put_line(struct kg_str *out, const struct kg_eval_set *set, siz
     return kg_str_puts(out, "}\n", err);
 }
 
-/* ---- answers that were kept ---- */
+/* ---- samples that are kept ---- */
 
 static struct set_work *set_of(struct work *w, const char *name)
 {
@@ -168,7 +167,7 @@ static struct set_work *set_of(struct work *w, const char *name)
     return NULL;
 }
 
-/* Records stand by rising number.   returns the set's size when there is none */
+/* Records are sorted by number.   returns set->data.n if there is none */
 static size_t record_of(const struct kg_eval_set *set, int64_t number)
 {
     size_t low = 0, high = set->data.n;
@@ -287,7 +286,7 @@ static kg_status take_kept(void *user, const struct kg_json_doc *line,
     return KG_OK;
 }
 
-/* ---- fresh answers ---- */
+/* ---- new samples ---- */
 
 static kg_status keep_line(struct work *w, struct kg_result_place *place,
                            struct kg_err *err)
@@ -301,7 +300,7 @@ static kg_status keep_line(struct work *w, struct kg_result_place *place,
                         : KG_OK;
 }
 
-/* As UTF-8, which is what is read back: votes are the same before and after. */
+/* Valid UTF-8, as it is read back, so that votes are the same before and after. */
 static kg_status extract(struct kg_eval_answer *a, const struct kg_eval_set *set,
                          const struct kg_grade_item *item, struct kg_err *err)
 {
@@ -389,9 +388,9 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
         p->sums = *fresh->sums;
-    /* what is graded is what is kept, and what a server can answer */
+    /* graded text is the text that is kept and that a server can send */
     KG_TRY(kg_utf8_make_valid(&p->text, fresh->text, fresh->n, err));
-    w->n_pending++; /* whole: what is pending is graded even after a failure */
+    w->n_pending++; /* complete: graded even after a failure */
     if (fresh->episode) {
         p->episode = *fresh->episode;
         *fresh->episode = (struct kg_episode_text){0};
@@ -402,8 +401,8 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     return in_batches && w->n_pending < PENDING ? KG_OK : grade_pending(w, err);
 }
 
-/* What is not marked. What was answered before a failure or a signal is graded and kept
- * all the same. */
+/* Samples everything that is not marked. After a failure or a signal, finished samples
+ * are still graded and kept. */
 static kg_status answer_some(struct work *w, struct set_work *s, const bool *marked,
                              struct kg_err *err)
 {
@@ -420,8 +419,8 @@ static kg_status answer_some(struct work *w, struct set_work *s, const bool *mar
 
 /* ---- among ranks ---- */
 
-/* The next round of a set, from answer `from` on: of those that are not there the ranks
- * get a stretch each; *marked is false for this rank's alone.   returns its end */
+/* Deals the next round of a set, from sample `from` on: of the missing samples each rank
+ * gets a contiguous share; *marked: false for this rank's.   returns the round's end */
 static size_t deal_round(bool *marked, const struct set_work *s, size_t from,
                          const struct kg_ranks *ranks)
 {
@@ -440,7 +439,7 @@ static size_t deal_round(bool *marked, const struct set_work *s, size_t from,
     return end;
 }
 
-/* A line that another rank sent, as one that was kept. */
+/* Takes a line of another rank as if it had been kept. */
 static kg_status take_line(struct work *w, const char *line, size_t n, struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
@@ -473,8 +472,8 @@ static kg_status take_lines(struct work *w, const char *lines, size_t n,
     return KG_OK;
 }
 
-/* What the others answered to the first rank, also when one of them failed (status, on
- * this one); then all know of that. */
+/* Sends this rank's lines to the first rank, even after a failure (status, on the failed
+ * rank); then all ranks learn of the failure. */
 static kg_status meet(struct work *w, kg_status status, struct kg_err *err)
 {
     struct kg_ranks_bytes all = {0};
@@ -547,7 +546,7 @@ static int64_t count_cut(const struct set_work *s)
     return n;
 }
 
-/* Episodes that an environment spoiled count as wrong; not in silence. */
+/* Episodes without a verdict of the environment count as wrong; this warns about them. */
 static kg_status check_verdicts(const struct set_work *s, struct kg_err *err)
 {
     size_t none = 0;
@@ -588,13 +587,13 @@ static kg_status score_set(struct kg_eval_set_report *r, struct set_work *s,
     if (status != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
     r->cut_short = count_cut(s);
-    r->answers = s->answers; /* they move */
+    r->answers = s->answers; /* moved into the report */
     r->n = s->n;
     s->answers = NULL;
     return KG_OK;
 }
 
-/* The mean over the sets of one group; group NULL: over all. */
+/* The mean over the sets of a group; group NULL: over all sets. */
 static kg_status mean_of(struct kg_eval_score *mean, size_t *count,
                          const struct kg_eval_report *r, const struct work *w,
                          const char *group, struct kg_err *err)
@@ -662,7 +661,7 @@ void kg_eval_report_release(struct kg_eval_report *r)
 
 /* ---- the folder ---- */
 
-/* What an index file finds depends on what is in it; a server cannot be asked. */
+/* The hash of an index file: results depend on its content. A server has none. */
 static kg_status put_index(struct kg_str *out, const struct kg_eval_set *set,
                            struct kg_err *err)
 {
@@ -706,7 +705,7 @@ static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_
     return kg_str_putc(out, '}', err);
 }
 
-/* Every rank reads the files itself. */
+/* Every rank reads the files itself, so their hashes are compared. */
 static kg_status check_files(const struct work *w, const char *inputs, struct kg_err *err)
 {
     struct kg_str facts = {0};
@@ -739,7 +738,7 @@ static kg_status take_up(struct work *w, const char *inputs, struct kg_err *err)
     return KG_OK;
 }
 
-/* The files that it depends on, which ranks must have alike and a folder keeps. */
+/* Hashes the input files: ranks must have the same, and a folder keeps them. */
 static kg_status begin_run(struct work *w, struct kg_err *err)
 {
     struct kg_str inputs = {0};
@@ -756,7 +755,7 @@ static kg_status begin_run(struct work *w, struct kg_err *err)
     return status;
 }
 
-/* Every line in order, with the ends of the sets. */
+/* The places of all lines in order, and the ends of the sets. */
 static kg_status in_order(struct kg_result_place **places, size_t **ends,
                           const struct work *w, struct kg_err *err)
 {
@@ -865,14 +864,14 @@ static kg_status work_run(struct kg_eval_report *report, struct work *w,
     bool first = w->ranks->me == 0;
 
     KG_TRY(kg_ranks_agree(w->ranks, begin_run(w, err), "folder of results", err));
-    /* What the first rank found in its folder, the others leave too. */
+    /* samples that the first rank's folder holds are finished on all ranks */
     for (size_t i = 0; i < w->n; i++)
         KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
                               w->sets[i].n * sizeof *w->sets[i].there, "finished samples",
                               err));
     for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));
-        kg_log_progress_end(); /* the last state of each set is said */
+        kg_log_progress_end(); /* logs the last state of the set */
     }
     if (!first)
         return KG_OK;

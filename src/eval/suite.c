@@ -57,7 +57,7 @@ static const struct kg_opt_row suite_rows[] = {
     {0},
 };
 
-/* Keys of a set, without "defaults." or "sets.NAME." in front. */
+/* Keys of a set, without the prefix "defaults." or "sets.NAME.". */
 static const struct kg_opt_row set_rows[] = {
     {"data", AT(said.data), "", 0, 0, NULL,
      "problems: JSON lines, a JSON array or Parquet; '' if the task generates them",
@@ -119,7 +119,7 @@ static const struct kg_opt_row set_rows[] = {
 
 /* ---- the table of a suite ---- */
 
-enum { PER_SET = sizeof set_rows / sizeof *set_rows }; /* and the end of a table */
+enum { PER_SET = sizeof set_rows / sizeof *set_rows }; /* with the row at its end */
 
 static kg_status put_key(struct kg_opt_row *row, const char *prefix, const char *key,
                          struct kg_err *err)
@@ -139,7 +139,7 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
         out[i] = set_rows[i];
         out[i].key = NULL;
         out[i].free |= fallback ? KG_FREE_ON_RESUME
-                                : 0; /* what counts stands with the sets */
+                                : 0; /* the values that count are those of the sets */
         if (!fallback)
             out[i].fallback = NULL;
         KG_TRY(put_key(&out[i], prefix, set_rows[i].key, err));
@@ -147,7 +147,7 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
     return KG_OK;
 }
 
-/* Tables of defaults and of every set, each ended by a row without key. */
+/* Makes the tables of defaults and of every set; each ends with a row without a key. */
 static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
     char prefix[KG_SUITE_NAME_BYTES + 8];
@@ -161,7 +161,7 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
     return KG_OK;
 }
 
-/* The table of a set, by its place in the file, counted from 1; 0: of defaults. */
+/* The table of a set by its number in the file, from 1; table 0 is defaults. */
 static const struct kg_opt_row *rows_of(const struct kg_suite *s, size_t table)
 {
     return s->rows + table * PER_SET;
@@ -176,7 +176,7 @@ static bool is_name(const char *name)
     return n > 0 && n < KG_SUITE_NAME_BYTES && strspn(name, bytes) == n;
 }
 
-/* Of a file in which no sets were found: whether it is YAML at all. */
+/* For a file in which no sets were found: fails if it is not YAML at all. */
 static kg_status check_yaml(const char *path, struct kg_err *err)
 {
     const struct kg_opt_row *const tables[] = {suite_rows};
@@ -248,7 +248,7 @@ out:
     return status;
 }
 
-/* The names of rows are owned, though rows borrow them. */
+/* Keys of rows are const, but owned by the suite. */
 static void free_key(const char *key)
 {
     void *owned;
@@ -269,7 +269,7 @@ void kg_suite_release(struct kg_suite *s)
 
 /* ---- which sets ---- */
 
-/* The place of a name of len bytes; n_all where no set has it. */
+/* Index of the set with this name (len bytes); n_all if there is none. */
 static size_t place_of(const struct kg_suite *s, const char *name, size_t len)
 {
     size_t i = 0;
@@ -295,7 +295,7 @@ static kg_status mark_set(bool *marked, const struct kg_suite *s, const char *na
                           err);
 }
 
-/* The sets of suite.sets. */
+/* Marks the sets that suite.sets lists. */
 static kg_status mark_sets(bool *marked, const struct kg_suite *s, struct kg_err *err)
 {
     struct kg_opt_list sets = kg_suite_about(s).sets;
@@ -314,7 +314,7 @@ kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
     struct kg_str lines = {0};
     kg_status status;
 
-    /* The sets of a list "a,b". */
+    /* separators of a list "a,b" */
     static const char between[] = ", ";
 
     for (const char *at = list + strspn(list, between); *at;) {
@@ -396,7 +396,7 @@ kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *valu
     return KG_OK;
 }
 
-/* The k's of a list, each from 1 to the number of samples. */
+/* Reads a list of k's, each from 1 to the number of samples. */
 static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct kg_opt_list ks,
                          const char *name, const char *key, int32_t samples,
                          struct kg_err *err)
@@ -449,13 +449,14 @@ static kg_status make_path(struct kg_eval_set *set, const char *data_dir,
     return kg_str_puts(&set->path, path, err);
 }
 
-/* What is counted of episodes; see struct kg_eval_fresh. A player's tools are its own. */
+/* Counts of an episode (struct kg_eval_fresh); an external program has the first
+ * PLAYED. */
 static const char *const searched[] = {"turns", "finished", "searches", "invalid",
                                        "failed"};
 static const char *const called[] = {"turns", "finished", "calls", "invalid", "failed"};
 enum { PLAYED = 2 };
 
-/* A server has its encoder itself. */
+/* A search server has its own encoder; an index file needs search_model. */
 static kg_status take_retriever(struct kg_eval_set *set, struct kg_err *err)
 {
     struct kg_search_how *how = &set->episode.env_opts.how;
@@ -513,8 +514,8 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
     return KG_OK;
 }
 
-/* What leaves records out, to be changed: the key or flag that gave it, else the set's
- * own; without a suite the flag. */
+/* The key or flag that gave `exclude`, to be named in an error; if nothing did, the set's
+ * own key, or --exclude without a suite. */
 static const char *said_by(char own[KEY_BYTES], const struct kg_eval_set *set,
                            const struct kg_suite *s)
 {
@@ -560,14 +561,14 @@ static kg_status open_rewards(struct kg_eval_set *set, struct kg_err *err)
 
 /* ---- keys without effect ---- */
 
-/* A value of a set's key: what it needs and lacks, where it stands. */
+/* A value without effect: the key's condition, and where the value was given. */
 struct idle {
     const char *usual, *value, *source;
     char key[KEY_BYTES], needs[200];
-    bool own; /* said of this set; else with all others, by defaults or a flag */
+    bool own; /* given for this set alone; else by defaults or a flag */
 };
 
-/* row: of defaults.   returns whether the set says something that does nothing in it */
+/* row: of defaults.   returns whether the set has a value without effect */
 static bool find_idle(struct idle *idle, const struct kg_opt_row *row, const char *set,
                       const struct kg_config *config)
 {
@@ -595,7 +596,7 @@ static kg_status refuse(const struct idle *idle, struct kg_err *err)
                    *idle->usual ? idle->usual : "none", idle->value);
 }
 
-/* Whether a key of all sets acts in one of them. */
+/* Whether a key has an effect in any set that is evaluated. */
 static bool acts(const struct kg_suite *s, const struct kg_opt_row *row)
 {
     char before[KEY_BYTES];
@@ -610,7 +611,7 @@ static bool acts(const struct kg_suite *s, const struct kg_opt_row *row)
     return false;
 }
 
-/* What is given to all sets; those that are left out may be the ones in which it acts. */
+/* Refuses values given to all sets that act in none, unless sets are left out. */
 static kg_status check_given(const struct kg_suite *s, struct kg_err *err)
 {
     struct idle idle;
@@ -628,10 +629,10 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
                           const char *data_dir, struct kg_err *err)
 {
     set->task_opts.seed = kg_suite_about(s).seed;
-    set->task_opts.count = set->limit ? set->limit : 500; /* of a generator */
+    set->task_opts.count = set->limit ? set->limit : 500; /* for generators */
     set->task_opts.held_out = true;
     set->task_opts.format = (struct kg_qa_format){.structure = 0.2,
-                                                  .final = 0.1}; /* Search-R1's example */
+                                                  .final = 0.1}; /* as Search-R1's */
     set->sampling.rng = (struct kg_rng_key){set->task_opts.seed, KG_RNG_EVAL};
     KG_TRY(kg_task_find(&set->task, set->said.task, err));
     KG_TRY(open_rewards(set, err));
@@ -646,7 +647,7 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
         if (find_idle(&idle, row, set->name, s->config) && idle.own)
             return refuse(&idle, err);
     if (set->path.len > 0)
-        set->task_opts.level = ""; /* given to all sets, for those that generate */
+        set->task_opts.level = ""; /* given to all sets; only generators use it */
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",
                    set->samples, err));
     KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, set->said.maj_k, set->name, "maj_k",
@@ -654,7 +655,7 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
     return check_names(set, err);
 }
 
-/* The table of the set of this name. */
+/* The table of a set by its name. */
 static const struct kg_opt_row *table_of(const struct kg_suite *s, const char *name)
 {
     char key[KEY_BYTES];
@@ -691,7 +692,7 @@ void kg_eval_set_release(struct kg_eval_set *set)
 
 /* ---- problems ---- */
 
-/* Keep the records that count, in order, as many as are wanted. */
+/* Keeps the records of the wanted data_source, up to the limit, in order. */
 static kg_status filter(struct kg_eval_set *set, struct kg_err *err)
 {
     const struct kg_dataset *d = &set->data;
@@ -711,8 +712,8 @@ static kg_status filter(struct kg_eval_set *set, struct kg_err *err)
     return KG_OK;
 }
 
-/* The chat template that the set names, unless there is one already: without a model's
- * folder auto is none, which user turns cannot be made of. */
+/* Chooses the set's chat template, unless it is loaded. Without a model's folder, auto
+ * means none, so user turns cannot be rendered. */
 static kg_status choose_chat(struct kg_eval_set *set, const char *model_dir,
                              struct kg_err *err)
 {
@@ -796,7 +797,7 @@ kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *se
     return KG_OK;
 }
 
-/* Marks in set i what other sets with the same list met. */
+/* Combines the excluded records of all sets with the same list into set i. */
 static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
 {
     const struct kg_task_opts *mine = &sets[i].task_opts;
@@ -812,7 +813,7 @@ static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
     }
 }
 
-/* Whether set i of the suite, evaluated or left out, has the list. */
+/* Whether set i of the suite, evaluated or left out, has this list. */
 static bool has_list(const struct kg_suite *s, size_t i, const char *list)
 {
     char key[KEY_BYTES];
@@ -821,8 +822,8 @@ static bool has_list(const struct kg_suite *s, size_t i, const char *list)
            0;
 }
 
-/* Whether a set has the list whose records were not read: it is left out, or its file is
- * missing or bad. */
+/* Whether a set with this list has unread records: it is left out, or its file is missing
+ * or invalid. */
 static bool is_had_unread(const struct kg_suite *s, const struct kg_eval_set *sets,
                           const char *list)
 {
@@ -845,7 +846,7 @@ kg_status kg_suite_check_excluded(const struct kg_suite *s,
         while (!has_list(s, first, opts->exclude))
             first++;
         if (first < i)
-            continue; /* said of that one */
+            continue; /* that set has reported it */
         share_excluded(sets, s->n, i);
         if (kg_task_check_excluded(opts, err) == KG_OK)
             continue;
