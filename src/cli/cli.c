@@ -33,12 +33,12 @@
 #include <yaml.h>
 #include <zstd.h>
 
-static const char *command_name = ""; /* of the command that runs, for messages */
+static const char *command_name = ""; /* of the running command, for messages */
 
-/* ---- saying ---- */
+/* ---- messages ---- */
 
-/* Messages quote files and servers. Without memory: there may be none left. By one write,
- * so that lines of several ranks do not mix. */
+/* Makes text printable, because messages quote files and servers. No allocation, as
+ * memory may be exhausted; one write, so that lines of several ranks do not mix. */
 static void say(const char *text)
 {
     char line[4 * KG_ERR_MESSAGE_BYTES + 128];
@@ -141,7 +141,7 @@ kg_status kg_cli_print(kg_status written, struct kg_str *s, struct kg_err *err)
     return status;
 }
 
-/* A device, a pipe or a link: nothing takes its name. */
+/* A device, pipe or link, which a new file must not replace. */
 static bool stays_itself(const char *path)
 {
     struct stat st;
@@ -198,7 +198,7 @@ void kg_cli_bytes(char text[32], double bytes)
     snprintf(text, 32, u == 0 ? "%.0f %s" : "%.2f %s", bytes, units[u]);
 }
 
-/* Print what one of the writers of help.c makes. */
+/* Prints a text of help.c. */
 static int print_text(kg_status (*write_text)(struct kg_str *, struct kg_err *))
 {
     struct kg_str out = {0};
@@ -231,7 +231,7 @@ int kg_cmd_completion(int argc, char **argv)
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }
 
-/* ---- running ---- */
+/* ---- running a command ---- */
 
 static int unknown_command(const char *name)
 {
@@ -243,7 +243,7 @@ static int unknown_command(const char *name)
                         near ? near : "", near ? "?" : "");
 }
 
-/* Each process of a launcher would do all of the work. */
+/* Refuses commands that every process of a launcher would repeat as a whole. */
 static kg_status check_single(const struct kg_command *c, struct kg_err *err)
 {
     int n = kg_ranks_launched();
@@ -262,7 +262,7 @@ static kg_status check_single(const struct kg_command *c, struct kg_err *err)
 void kg_cli_watch(void)
 {
     struct kg_err err;
-    if (kg_watch_start(&err) != KG_OK) /* it does without */
+    if (kg_watch_start(&err) != KG_OK) /* kedge works without it */
         kg_log_warn("%s", err.message);
 }
 
@@ -291,7 +291,7 @@ int kg_cli_main(int argc, char **argv)
 {
     kg_log_set_stream(stderr, isatty(STDERR_FILENO) == 1);
     kg_signal_ignore_writes();
-    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, no child could be waited for */
+    signal(SIGCHLD, SIG_DFL); /* if it is inherited as ignored, waitpid fails */
     if (argc < 2)
         return kg_cli_usage("expected a command");
     const char *first = argv[1];

@@ -26,7 +26,7 @@ static int64_t piece_ms = 50;
 static int64_t ranks = 1;
 static bool parts;
 static const char *only_row;
-static const char *nccl; /* NULL: it is looked for */
+static const char *nccl; /* NULL: search for it */
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout"},
@@ -64,7 +64,7 @@ const struct kg_flag kg_bench_flags[] = {
 
 enum { TERMS_MAX = 20, SILENT_S = 60 };
 
-/* bench/'s names, serve and ranks.   returns how many */
+/* Names of bench/, and serve and ranks.   returns their number */
 static int list_terms(struct kg_term terms[static TERMS_MAX])
 {
     int n = 0;
@@ -124,7 +124,7 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype ct,
                             struct kg_ranks *all, struct kg_err *err)
 {
-    /* vectors are multiplied in fp32, for which a GPU needs no library of products */
+    /* search needs only fp32, for which a GPU needs no GEMM library */
     const bool search = name && strcmp(name, "search") == 0;
     const struct kg_backend *be;
 
@@ -133,8 +133,8 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
         out, &(struct kg_bench_opts){name, only_row, be, ct, json, parts, all}, err);
 }
 
-/* On GPUs from one to the other, by NCCL; else between memories of the host. There are
- * sums of fp32 alone, for which a GPU needs no library of products. */
+/* Between GPUs by NCCL, else between host memories. Only fp32 is summed, for which a GPU
+ * needs no GEMM library. */
 static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r,
                                  struct kg_err *err)
 {
@@ -153,7 +153,7 @@ static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r,
     return kg_bench_gradient(out, r, be, KG_BENCH_GRADIENT, json, err);
 }
 
-/* By every process; the first prints. */
+/* All processes take part; the first prints. */
 static int bench_ranks(const char *name, enum kg_dtype ct)
 {
     const bool exchanges = strcmp(name, "ranks") == 0;
@@ -166,7 +166,7 @@ static int bench_ranks(const char *name, enum kg_dtype ct)
              kg_load.device ? " --device" : "");
     kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, command, &err);
 
-    if (status == KG_OK) /* a rank adds with those that it has in a run */
+    if (status == KG_OK) /* as in a run: threads of this rank */
         kg_ranks_set_threads(&r, (int)kg_load.threads);
     if (status == KG_OK)
         status = exchanges ? bench_exchanges(&out, &r, &err)

@@ -70,24 +70,24 @@ struct chat {
     struct kg_rollout *engine;
     struct kg_sampling sampling;
     int32_t max_len;
-    int64_t now_s;          /* a day, or turns would be rewritten at midnight */
-    struct kg_str messages; /* JSON objects with commas between */
-    struct kg_str known;    /* the text that the tokens of t stand for */
+    int64_t now_s;          /* fixed, or turns would be rewritten at midnight */
+    struct kg_str messages; /* JSON objects, separated by commas */
+    struct kg_str known;    /* the text of the tokens of t */
     struct kg_ids ids;      /* the prompt of q */
     struct kg_request q;
     struct kg_traj t;
-    size_t turn_from; /* token of t that the answer under way begins with */
-    bool parked;      /* the engine holds t between two turns */
-    bool finished;    /* the answer under way */
+    size_t turn_from; /* token of t at which the current completion begins */
+    bool parked;      /* the engine keeps t between two turns */
+    bool finished;    /* the current completion */
     struct kg_serve_text text;
     struct kg_str out;
     bool said_rewritten;
-    bool leaves;      /* /quit was said */
-    bool interactive; /* somebody types */
-    bool terminal;    /* somebody looks */
+    bool leaves;      /* the user typed /quit */
+    bool interactive; /* stdin is a terminal */
+    bool terminal;    /* stdout is a terminal */
 };
 
-/* ---- Ctrl-C ends an answer ---- */
+/* ---- Ctrl-C ends a completion ---- */
 
 static volatile sig_atomic_t interrupted;
 
@@ -129,10 +129,10 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
     return status;
 }
 
-/* ---- what the engine says ---- */
+/* ---- output of the engine ---- */
 
-/* Append the text as JSON holds it: U+FFFD for invalid bytes; for a terminal, which would
- * obey them, for control characters too. */
+/* Appends text as valid UTF-8: U+FFFD replaces invalid bytes and, for a terminal, control
+ * characters, which the terminal would execute. */
 static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool terminal,
                            struct kg_err *err)
 {
@@ -200,7 +200,7 @@ static int32_t answer_tokens(const struct chat *c, size_t used)
     return (int32_t)(room < max_tokens ? room : max_tokens);
 }
 
-/* Begin with the tokens of c->ids. */
+/* Starts a sequence with the tokens of c->ids. */
 static kg_status submit(struct chat *c, struct kg_err *err)
 {
     if (c->parked)
@@ -220,8 +220,8 @@ static kg_status submit(struct chat *c, struct kg_err *err)
     return kg_rollout_submit(c->engine, &c->q, &c->t, err);
 }
 
-/* Go on after the last answer. An end token that the model has said already is not said
- * again. */
+/* Continues after the last completion. If the model has sampled the end token, it is not
+ * added again. */
 static kg_status append(struct chat *c, const struct kg_ids *more, struct kg_err *err)
 {
     bool said = c->t.finish == KG_FINISH_STOP && more->n > 0 &&
@@ -268,8 +268,7 @@ static kg_status begin_answer(struct chat *c, const struct kg_str *full,
     return submit(c, err);
 }
 
-/* Append the newest answer: as the words that follow the prompt, or as a text by itself.
- */
+/* Appends the newest completion, as text after the prompt or as a text of its own. */
 static kg_status put_answer(struct kg_str *out, struct chat *c, bool itself,
                             struct kg_err *err)
 {
@@ -283,7 +282,7 @@ static kg_status put_answer(struct kg_str *out, struct chat *c, bool itself,
     return status;
 }
 
-/* What was answered becomes a message, and the text that the tokens stand for grows. */
+/* Adds the completion to the messages, and its text to c->known. */
 static kg_status keep_answer(struct chat *c, struct kg_str *full, struct kg_err *err)
 {
     struct kg_str message = {0};
@@ -336,7 +335,7 @@ static kg_status begin_conversation(struct chat *c, struct kg_err *err)
                        : KG_OK;
 }
 
-/* ---- lines that are for kedge and not for the model ---- */
+/* ---- commands of kedge, which the model does not see ---- */
 
 static kg_status leave(struct chat *c, struct kg_err *err)
 {
@@ -368,7 +367,7 @@ static kg_status show_commands(struct chat *c, struct kg_err *err)
     return KG_OK;
 }
 
-/* A first word of / and letters, alone or before a blank: a path is none. */
+/* Whether the line is / and a word, alone or before a blank. A path is not. */
 static bool is_command(const char *line)
 {
     size_t n = 1 + strspn(line + (*line == '/'), "abcdefghijklmnopqrstuvwxyz_-");
@@ -376,7 +375,7 @@ static bool is_command(const char *line)
     return *line == '/' && n > 1 && (line[n] == '\0' || line[n] == ' ');
 }
 
-/* A message that cannot be answered (too long, refused by the template) is taken back. */
+/* If a message cannot be answered (too long, refused by the template), it is removed. */
 static kg_status take_line(struct chat *c, const char *line, size_t n, struct kg_err *err)
 {
     size_t before = c->messages.len;
@@ -405,7 +404,7 @@ static kg_status take_line(struct chat *c, const char *line, size_t n, struct kg
     return status;
 }
 
-/* returns whether there was a line */
+/* returns false at the end of the input */
 static bool read_line(struct chat *c, char **line, size_t *capacity, size_t *n)
 {
     for (;;) {
@@ -441,7 +440,7 @@ static kg_status converse(struct chat *c, struct kg_err *err)
         status = take_line(c, line, n, err);
     if (c->interactive)
         fputs("\n", stderr);
-    free(line); /* getline's own */
+    free(line); /* allocated by getline */
     return status;
 }
 
@@ -494,7 +493,7 @@ int kg_cmd_chat(int argc, char **argv)
     c.sampling.rng = kg_seed_key();
     kg_status status = open_chat(&c, &err);
     if (status == KG_OK) {
-        /* Without SA_RESTART: a line that is being typed is dropped, too. */
+        /* without SA_RESTART, so that Ctrl-C also discards a line being typed */
         struct sigaction action = {.sa_handler = on_interrupt};
         sigemptyset(&action.sa_mask);
         sigaction(SIGINT, &action, NULL);

@@ -61,13 +61,13 @@ const struct kg_flag kg_data_flags[] = {
 
 /* ---- check ---- */
 
-/* A file as training reads it, and what else makes its prompts. */
+/* A file as training reads it, and what makes its prompts. */
 struct checked {
     struct kg_dataset data;
     struct kg_chat_template *chat; /* NULL: none */
     struct kg_tokenizer *tok;      /* of --model; NULL: none */
     struct kg_prompts prompts;     /* with tok */
-    bool as_json;                  /* no template was given: messages stay JSON */
+    bool as_json;                  /* no template was given, so messages stay JSON */
 };
 
 struct totals {
@@ -110,7 +110,7 @@ static kg_status put_json(struct kg_str *out, const struct checked *c,
     return kg_str_puts(out, "}\n", err);
 }
 
-/* How the prompts came about, and the first of them. */
+/* How the prompts were made, and the first prompt. */
 static kg_status put_prompts(struct kg_str *out, const struct checked *c,
                              const struct totals *t, struct kg_err *err)
 {
@@ -161,7 +161,7 @@ out:
     return status;
 }
 
-/* Without a word about templates lists of messages are taken as they are. */
+/* If neither model nor template is given, lists of messages stay JSON. */
 static kg_status choose_chat(struct checked *c, struct kg_err *err)
 {
     static const char as_it_is[] = "{{ messages | tojson }}";
@@ -203,7 +203,7 @@ static kg_status read_checked(struct checked *c, const char *path, struct kg_err
     return c->tok ? kg_prompts_init(&c->prompts, &c->data, c->tok, &all, err) : KG_OK;
 }
 
-/* The file is opened once: what comes through a pipe comes once. */
+/* The file is opened only once: a pipe cannot be read twice. */
 static kg_status check(const char *path, struct kg_err *err)
 {
     struct checked c = {.as_json = false};
@@ -221,7 +221,7 @@ static kg_status check(const char *path, struct kg_err *err)
 /* ---- head and convert ---- */
 
 struct sink {
-    struct kg_cli_target target; /* of -o */
+    struct kg_cli_target target; /* for -o */
     struct kg_zst_writer *zst;   /* -o FILE.zst */
     struct kg_gz_writer *gz;     /* -o FILE.gz */
     struct kg_file_writer plain; /* -o FILE */
@@ -250,7 +250,7 @@ static kg_status sink_open(struct sink *s, const char *path, const char *from,
             ".parquet, which kedge reads but does not write",
             path);
     KG_TRY(kg_cli_target_open(&s->target, path, err));
-    /* What is written to as it is would be empty before it is read. */
+    /* an output that is not replaced would be truncated before it is read */
     struct stat in, out;
 
     if (s->target.as_it_is && stat(from, &in) == 0 && stat(s->target.path, &out) == 0 &&
@@ -283,8 +283,7 @@ static kg_status sink_flush(struct sink *s, struct kg_err *err)
     return status;
 }
 
-/* On success what is left is written, and has its name; else what was written goes away.
- */
+/* On success, writes the remaining text and renames the file; else removes it. */
 static kg_status sink_close(struct sink *s, kg_status status, struct kg_err *err)
 {
     if (status == KG_OK && s->text.len > 0)
@@ -360,7 +359,7 @@ static const struct action {
     kg_status (*run)(const char *path, struct kg_err *err);
 } actions[] = {{"check", check}, {"head", head}, {"convert", convert}};
 
-/* On a file, or on one of a data set of the hub's cache. */
+/* Runs an action on a file, or on a data set's file in the hub's cache. */
 static kg_status run_on(kg_status (*run)(const char *path, struct kg_err *err),
                         const char *path, struct kg_err *err)
 {

@@ -37,7 +37,7 @@ const struct kg_flag kg_demo_flags[] = {
     {0},
 };
 
-/* Numbers of the script's command line. */
+/* Arguments of the script. */
 struct budget {
     char problems[24];
     char sft_steps[24];
@@ -67,7 +67,7 @@ static kg_status run_script(char **keys, int n, struct kg_err *err)
     for (int i = 0; i < n; i++)
         argv[8 + i] = keys[i];
     KG_TRY(kg_program_path(program, err));
-    execv("/bin/sh", (void *)argv); /* which changes none of them */
+    execv("/bin/sh", (void *)argv); /* execv does not change them */
     return kg_fail(err, KG_EIO, "/bin/sh: cannot start: %s", strerror(errno));
 }
 

@@ -19,7 +19,7 @@
 enum { SILENT_S = 60 };
 
 static bool json;
-static const char *nccl; /* NULL: it is looked for */
+static const char *nccl; /* NULL: search for it */
 
 const struct kg_flag kg_doctor_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout"},
@@ -30,7 +30,7 @@ const struct kg_flag kg_doctor_flags[] = {
 };
 
 static const struct {
-    const char *name; /* for programs; %s the dtype */
+    const char *name; /* for --json; %s: the dtype */
     const char *text;
     kg_status (*check)(const struct kg_backend *be, enum kg_dtype dtype,
                        struct kg_err *err);
@@ -46,15 +46,15 @@ static const struct {
      kg_selfcheck_values},
 };
 
-/* The definition is not this device's: its products have other bits, each row's the same
- * however many there are. */
+/* Whether this device's products have other bits than kedge's definition. That is
+ * allowed: each row's bits still do not depend on the number of rows. */
 static bool has_bits_of_its_own(const struct kg_backend *be, enum kg_dtype dtype,
                                 size_t i)
 {
     return checks[i].check == kg_selfcheck_definition && be->exact && !be->exact(dtype);
 }
 
-/* *ok: the check held, or is not this device's. */
+/* *ok stays true if the check holds or does not apply to this device. */
 static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_backend *be,
                                 enum kg_dtype dtype, size_t i, struct kg_err *err)
 {
@@ -74,7 +74,7 @@ static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_ba
                          status == KG_OK ? "" : ": ", status == KG_OK ? "" : why.message);
 }
 
-/* Of a device: all there is, and what nobody holds. */
+/* Total and free memory of a device. */
 static kg_status put_memory(struct kg_str *out, const struct kg_backend *be,
                             struct kg_err *err)
 {
@@ -128,7 +128,7 @@ static kg_status check_here(struct kg_str *out, const struct kg_backend **be, bo
     return KG_OK;
 }
 
-/* By every rank of a launcher; the first prints. */
+/* All ranks take part; the first prints. */
 static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
 {
     const struct kg_backend *be = NULL;
@@ -154,7 +154,7 @@ out:
     return status;
 }
 
-/* All ranks know of it, and the first says it. */
+/* All ranks know the verdict, and the first prints it. */
 static kg_status verdict(struct kg_ranks *r, bool ok, struct kg_err *err)
 {
     if (ok)

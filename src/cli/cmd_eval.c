@@ -24,13 +24,13 @@
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *only_sets, *without_sets;
 static const char *base_url, *key_file;
-static const char *api;                         /* NULL: not given; */
-static int64_t in_flight, timeout_s, max_batch; /* 0: so */
+static const char *api;                         /* NULL: not given */
+static int64_t in_flight, timeout_s, max_batch; /* 0: not given */
 static bool json, dry_run;
 static int ranks = 1;
 static int64_t wait_s; /* 0: not given */
 static struct kg_flag_list stops;
-static struct kg_flag_keys given; /* of the suite */
+static struct kg_flag_keys given; /* keys of the suite */
 
 #define KEY(type, name)      KEY_OF(KG_OPT_##type, name)
 #define KEY_OF(type, name)   type, false, NULL, &given, name, NULL, NULL
@@ -159,7 +159,7 @@ const struct kg_flag kg_eval_flags[] = {
 
 /* ---- flags as keys of the suite ---- */
 
-/* A list as options.h keeps it: items joined by line breaks. */
+/* A list in the form of options.h: items are joined by line breaks. */
 static kg_status give_stops(struct kg_suite *s, struct kg_err *err)
 {
     struct kg_str list = {0};
@@ -178,7 +178,7 @@ static kg_status give_stops(struct kg_suite *s, struct kg_err *err)
     return status;
 }
 
-/* The flags that other commands have, too. */
+/* Prompt flags, which other commands share. */
 static kg_status give_prompt(struct kg_suite *s, struct kg_err *err)
 {
     const struct kg_prompt_opts *how = &kg_prompt_how;
@@ -219,21 +219,21 @@ static kg_status give_flags(struct kg_suite *s, struct kg_err *err)
     return without_sets ? kg_suite_pick(s, without_sets, true, "--without", err) : KG_OK;
 }
 
-/* What a set without a suite is, where it differs from the defaults of suites. */
+/* Defaults without a suite, where they differ from those of suites. */
 static kg_status give_defaults(struct kg_suite *s, struct kg_err *err)
 {
     KG_TRY(kg_config_set(s->config, "defaults.task", "qa-number", true, "default", err));
     return kg_config_set(s->config, "defaults.problems", "500", true, "default", err);
 }
 
-/* The model's name there is known once the server was asked. */
+/* The model's name is set later, when the server has been asked. */
 static kg_status give_server(struct kg_suite *s, struct kg_err *err)
 {
     KG_TRY(kg_config_set(s->config, "server.url", base_url, false, "--base-url", err));
     return api ? kg_config_set(s->config, "server.api", api, false, "--api", err) : KG_OK;
 }
 
-/* A model of the hub under its name and commit, wherever the cache lies. */
+/* A hub model is recorded by name and commit, so the cache may be anywhere. */
 static kg_status give_folder(struct kg_suite *s, const char *key, const char *dir,
                              const char *flag, struct kg_err *err)
 {
@@ -292,9 +292,9 @@ static kg_status dump_line(void *user, const char *line, size_t n, struct kg_err
 /* ---- the work ---- */
 
 struct evaluation {
-    struct kg_ranks ranks;  /* the first writes and prints */
+    struct kg_ranks ranks;  /* the first rank writes and prints */
     const char *suite_path; /* NULL: one set */
-    char *installed;        /* owned; what suite_path is where it was found there */
+    char *installed;        /* owned; suite_path, if it is an installed file */
     struct kg_suite suite;
     struct kg_eval_set *sets; /* (suite.n) */
     struct kg_loaded policy, ref;
@@ -305,7 +305,7 @@ struct evaluation {
     struct dump dump;
 };
 
-/* --data-dir is of the files with a relative path. */
+/* --data-dir affects only relative paths of data files. */
 static kg_status check_data_dir(const struct evaluation *e, struct kg_err *err)
 {
     for (size_t i = 0; data_dir && i < e->suite.n; i++)
@@ -318,7 +318,7 @@ static kg_status check_data_dir(const struct evaluation *e, struct kg_err *err)
     return KG_OK;
 }
 
-/* Arguments: at most one suite; what has a = is an assignment. */
+/* Arguments: assignments, which contain '=', and at most one suite. */
 static kg_status open_suite(struct evaluation *e, int argc, char **argv,
                             struct kg_err *err)
 {
@@ -380,7 +380,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
     return KG_OK;
 }
 
-/* One line; the blanks around it are not of the key. */
+/* The key is one line; white space around it is not part of it. */
 static kg_status read_key(struct kg_str *key, struct kg_err *err)
 {
     enum { MAX_KEY_BYTES = 4096 };
@@ -414,13 +414,13 @@ static kg_status open_server(struct evaluation *e, struct kg_err *err)
 
 /* ---- the dry run ---- */
 
-/* Sets that could not be evaluated. */
+/* Numbers of sets that cannot be evaluated. */
 struct lacks {
-    size_t missing; /* no file */
-    size_t bad;     /* a file that cannot be used */
+    size_t missing; /* without a file */
+    size_t bad;     /* with an unusable file */
 };
 
-/* The first problem as the model reads it. */
+/* The first prompt as the model reads it. */
 static kg_status put_prompt(struct kg_str *out, const struct kg_eval_set *set,
                             const char *model_dir, struct kg_err *err)
 {
@@ -444,8 +444,8 @@ out:
     return status;
 }
 
-/* What is in the file of a set. Problems that only a model's chat template can render
- * are read as text where there is no model. */
+/* Number of problems in a set's file. Without a model, prompts that need its chat
+ * template are read as text. */
 static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
                               struct kg_eval_set *set, struct kg_err *err)
 {
@@ -524,8 +524,8 @@ static kg_status check_model(const char *dir, struct kg_err *err)
     return dir ? kg_model_config_open(&config, dir, &ignore, err) : KG_OK;
 }
 
-/* A missing file is what a plan is asked for, and no failure; what the evaluation would
- * refuse when every file is there is one, and a missing model. */
+/* A missing data file is not an error of a plan. A missing model is one, and so is what
+ * the evaluation itself would refuse. */
 static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 {
     struct lacks lacks = {0};
@@ -543,9 +543,9 @@ static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
     return kg_suite_check_excluded(&e->suite, e->sets, err);
 }
 
-/* ---- what is printed ---- */
+/* ---- results ---- */
 
-/* Without a reference there is no KL: null, or no line. */
+/* Without a reference there is no KL: JSON has null, the table no line. */
 static kg_status put_kl(struct kg_str *out, const struct kg_eval_result *r,
                         struct kg_err *err)
 {
@@ -587,7 +587,7 @@ static kg_status put_single(struct kg_str *out, const struct kg_eval_result *r,
         r->response_tokens, 100 * r->truncated, 100 * r->ungraded);
 }
 
-/* pass@k, maj@k and what else the set counts. */
+/* pass@k and maj@k. */
 static kg_status put_votes(struct kg_str *out, const struct kg_eval_score *s,
                            struct kg_err *err)
 {
@@ -615,7 +615,7 @@ static bool is_extra(const struct kg_eval_set *set, const char *name)
     return i < set->ks.n_extra;
 }
 
-/* Of episodes: turns, share finished, searches, ...; and further numbers of graders. */
+/* Means per episode (turns, finished, searches, ...) and further numbers of graders. */
 static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
                             const struct kg_eval_score *s, struct kg_err *err)
 {
@@ -635,7 +635,7 @@ static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
     return KG_OK;
 }
 
-/* Answers that the model's positions ended, not max_tokens. */
+/* Samples that were cut short by the model's positions instead of max_tokens. */
 static kg_status put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
                          const struct kg_eval_set *set, struct kg_err *err)
 {
@@ -680,7 +680,7 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
 
 /* ---- the command ---- */
 
-/* A server is asked by one process. */
+/* Only one process sends requests to a server. */
 static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
 {
     if (r->n < 2 && wait_s > 0)
@@ -697,7 +697,7 @@ static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* Everything that is read, on every rank; and what the first writes to. */
+/* Opens models or the server on every rank, and the dump on the first. */
 static kg_status open_all(struct evaluation *e, struct kg_err *err)
 {
     if (e->suite_path)
@@ -739,7 +739,7 @@ static kg_status open_checked(struct evaluation *e, int argc, char **argv,
     return open_suite(e, argc, argv, err);
 }
 
-/* The suite that the flags describe, and the flags that are not keys of a suite. */
+/* Ranks must agree on the suite, and on the flags that are not keys of a suite. */
 static kg_status check_same(struct evaluation *e, struct kg_err *err)
 {
     const char *products = kg_load.products ? kg_load.products : "not given";
@@ -762,7 +762,7 @@ static kg_status check_same(struct evaluation *e, struct kg_err *err)
     return status;
 }
 
-/* A plan is one process's. */
+/* A plan (--dry-run) needs only one process. */
 static kg_status run_as_ranks(struct evaluation *e, int argc, char **argv,
                               struct kg_err *err)
 {

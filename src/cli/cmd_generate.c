@@ -69,13 +69,13 @@ const struct kg_flag kg_generate_flags[] = {
     {0},
 };
 
-/* One run: prompts read, trajectories being made, the next one to print. */
+/* One run of the command. */
 struct job {
     struct kg_loaded l;
     struct kg_chat_template *chat;
     bool chat_chosen;
-    struct kg_ids ids; /* of all prompts, one after the other */
-    size_t *from;      /* (n+1) where each begins */
+    struct kg_ids ids; /* tokens of all prompts, concatenated */
+    size_t *from;      /* (n + 1); prompt i has ids[from[i]] to ids[from[i + 1] - 1] */
     size_t from_capacity;
     struct kg_request *requests; /* (n) */
     size_t n;
@@ -85,12 +85,12 @@ struct job {
     size_t n_printed;
     struct kg_str out;
     struct kg_str text;
-    double start; /* of the command, seconds of the clock */
+    double start; /* of the command, clock seconds */
 };
 
 /* ---- input ---- */
 
-/* As in training, unless the flags say otherwise. */
+/* Encodes as training does, unless flags say otherwise. */
 static kg_status encode(struct job *j, const struct kg_str *text, bool rendered,
                         struct kg_err *err)
 {
@@ -121,7 +121,7 @@ static kg_status add_text(struct job *j, const struct kg_prompt_source *from,
     return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", where);
 }
 
-/* What has been added to ids since the last prompt is one more. */
+/* Ids added since the last prompt become a prompt. */
 static kg_status end_prompt(struct job *j, const char *where, struct kg_err *err)
 {
     size_t n = j->ids.n - j->from[j->n];
@@ -140,8 +140,8 @@ static kg_status end_prompt(struct job *j, const char *where, struct kg_err *err
     return KG_OK;
 }
 
-/* Only what it is for opens a template, once: plain text needs none, and one that cannot
- * be read is in nobody's way there. */
+/* Opens the template once, at the first input that needs it: plain text needs none, so an
+ * invalid template does not matter then. */
 static kg_status need_chat(struct job *j, struct kg_err *err)
 {
     if (j->chat_chosen)
@@ -152,8 +152,8 @@ static kg_status need_chat(struct job *j, struct kg_err *err)
     return kg_prompt_check(&kg_prompt_how, err);
 }
 
-/* How answers are drawn is said once, by flags: a line's own max_tokens would be taken
- * for one. Other keys are columns of the user's data. */
+/* Only flags set how completions are sampled, so these keys are refused in a line: a user
+ * would expect an effect. Other keys are the user's data. */
 static bool is_sampling(const char *key)
 {
     static const char *const names[] = {
@@ -249,7 +249,7 @@ static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *
 
 /* ---- plan ---- */
 
-/* An answer ends where the model's positions end. */
+/* A completion ends at the model's last position. */
 static int32_t limit_of(const struct job *j, size_t prompt_n)
 {
     int64_t room = j->l.model->config.max_positions - (int64_t)prompt_n;
@@ -326,7 +326,7 @@ static kg_status print_answer(struct job *j, const struct kg_traj *t, struct kg_
     return kg_cli_put(&j->out, err);
 }
 
-/* Print what stands complete at the front; printed answers are given back. */
+/* Prints completions that are finished, in the order of the input, and frees them. */
 static kg_status on_done(void *user, const struct kg_traj *t, struct kg_err *err)
 {
     struct job *j = user;

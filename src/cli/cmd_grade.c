@@ -79,7 +79,7 @@ static kg_status read_golds(struct line *line, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* A whole number is decimals, any other a tolerance, a list one for each item. */
+/* An integer counts decimals; another number is a tolerance; a list has one per item. */
 static kg_status read_precision(struct kg_math_opts *o, const struct kg_json_doc *doc,
                                 struct kg_err *err)
 {
@@ -116,7 +116,7 @@ static kg_status read_precision(struct kg_math_opts *o, const struct kg_json_doc
     return KG_OK;
 }
 
-/* Refuse a key of another type; one that is missing or null is not there. */
+/* Refuses a key of another type; a missing key or null is allowed. */
 static kg_status check_type(const struct kg_json_doc *doc, const char *key,
                             enum kg_json_type want, const char *name, struct kg_err *err)
 {
@@ -208,12 +208,11 @@ static kg_status grade_math(struct kg_err *err)
     return status;
 }
 
-/* kedge grade --kind qa-*: answers to questions, by the metrics of task/qa.h.
- *
- * A line has a prediction, which is the answer, or a response, in which the answer is
- * looked for as training does; golds are one text or several. The kinds have the names of
- * the metrics' table with "qa-" before them. Extraction and the format reward read a
- * response as one turn that the model wrote. */
+/* kedge grade --kind qa-*: answers to questions, graded by the metrics of task/qa.h. A
+ * line has a prediction, which is the answer itself, or a response, from which the answer
+ * is extracted as in training; and one or several gold answers. A kind is "qa-" and the
+ * name of a metric. Extraction and the format reward treat a response as one turn of the
+ * model. */
 
 static kg_status put_gold(struct kg_grade_qa *g, const struct kg_json_doc *doc,
                           const struct kg_json *v, struct kg_err *err)
@@ -243,8 +242,8 @@ static kg_status read_qa_golds(struct kg_grade_qa *g, const struct kg_json_doc *
     return KG_OK;
 }
 
-/* The answer of the line: a prediction is one, in a response it is looked for. Format and
- * extraction look into either.   *response: what was looked into, or empty */
+/* The answer of a line: the prediction itself, or extracted from the response. Format and
+ * extraction accept either.   *response: the text that was read, or empty */
 static kg_status read_qa_answer(struct kg_qa_text *answer, bool *answered,
                                 struct kg_qa_text *response, const struct kg_grade_qa *g,
                                 const struct kg_json_doc *doc, struct kg_err *err)

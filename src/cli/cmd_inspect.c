@@ -40,7 +40,7 @@ struct report {
     struct kg_loaded l;
     struct kg_st_set *set;
     int64_t n_params;
-    const char *dtypes[MAX_DTYPES]; /* that occur, with how many tensors of each */
+    const char *dtypes[MAX_DTYPES]; /* dtypes that occur, with their number of tensors */
     size_t dtype_tensors[MAX_DTYPES];
     size_t n_dtypes;
     enum kg_dtype moments;
@@ -74,8 +74,8 @@ static void count_memory(struct report *r)
     struct kg_kv_size blocks = {{entries, kg_kv_round(entries, c->window, 1)}};
     r->run_bytes = kg_model_memory(m, false).read.there + kg_kv_bytes(m, blocks) +
                    kg_bytes_sum(kg_acts_bytes(m, 512, true, 0));
-    /* fp32: master, gradient, anchor; two moments; and what products read of the model
-     * and the anchor, packed in either dtype */
+    /* fp32 weights, gradient and anchor; two moments; and the packed weights that
+     * products read, of the model and the anchor */
     r->train_bytes = n * 3 * sizeof(float) + kg_optim_state_bytes(&adamw, r->n_params) +
                      2 * packed + kg_bytes_sum(kg_acts_bytes(m, TRAIN_TOKENS, true, 0));
 }
@@ -259,8 +259,8 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
 
 /* ---- verification ---- */
 
-/* The newest checkpoint of the run that dir is; path is empty if there is none. A run's
- * own manifest.json lists what it was started with, not its files. */
+/* The newest checkpoint, if dir is a run; else an empty path. A run's own manifest.json
+ * lists its inputs, not its files. */
 static kg_status find_in_run(struct kg_path *path, const char *dir, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
@@ -277,8 +277,8 @@ static kg_status find_in_run(struct kg_path *path, const char *dir, struct kg_er
     return KG_OK;
 }
 
-/* The folder with a manifest that dir is, or is in (a model/ beside the state of a run),
- * or the newest checkpoint of the run that it is. */
+/* The folder with the manifest of dir: the newest checkpoint of a run, dir itself, or its
+ * parent (dir is the model/ of a checkpoint). */
 static kg_status find_manifest(struct kg_path *path, const char *dir, struct kg_err *err)
 {
     static const char *const folders[] = {".", ".."};

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *dtype; /* NULL: the base's */
+static const char *dtype; /* NULL: the base's dtype */
 
 const struct kg_flag kg_merge_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
@@ -27,7 +27,7 @@ const struct kg_flag kg_merge_flags[] = {
     {0},
 };
 
-/* The type that holds every weight of the base as it is. */
+/* The smaller dtype that holds every weight of the base exactly. */
 static kg_status find_dtype(enum kg_dtype *ct, const char *dir, struct kg_err *err)
 {
     struct kg_st_set *set;
@@ -63,7 +63,7 @@ static kg_status merge_into(const struct kg_model *m, const char *out,
     return status;
 }
 
-/* The folder's name without slashes after it: what is written first stands beside it. */
+/* Removes trailing slashes from OUT: the temporary folder is made next to it. */
 static kg_status read_out(char out[KG_RUN_DIR_MAX + 1], const char *name,
                           struct kg_err *err)
 {

@@ -71,7 +71,7 @@ const struct kg_flag kg_new_flags[] = {
 /* ---- the tokenizer ---- */
 
 struct documents {
-    struct kg_str bytes; /* all texts, each ended by NUL */
+    struct kg_str bytes; /* texts, each with a NUL at its end */
     size_t *at;          /* (n) */
     size_t n;
     size_t capacity;
@@ -168,7 +168,7 @@ out:
     return status;
 }
 
-/* Vocabulary and end token from the tokenizer in dir. */
+/* Sets the vocabulary size and the end token from the tokenizer in dir. */
 static kg_status take_from_tokenizer(struct kg_model_config *c, const char *dir,
                                      struct kg_err *err)
 {
@@ -229,8 +229,8 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     return KG_OK;
 }
 
-/* What config.json says of c, read back: sizes that cannot be are refused as when a
- * folder is opened. */
+/* Reads the written config.json of c back, so invalid sizes are refused as when a folder
+ * is opened. */
 static kg_status check_config(struct kg_model_config *c, struct kg_err *err)
 {
     struct kg_str text = {0};
@@ -279,7 +279,7 @@ static kg_status check_target(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* Model and tokenizer into `work`, then into place. */
+/* Writes model and tokenizer into `work`, then renames it to dir. */
 static kg_status make(const char *dir, const char *work, const char *trained,
                       struct kg_err *err)
 {

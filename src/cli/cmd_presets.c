@@ -29,7 +29,7 @@ const struct kg_flag kg_presets_flags[] = {
 struct resolved {
     const struct kg_preset *preset;
     struct kg_config *config; /* owned */
-    struct kg_algo defaults;  /* for keys whose option row has none */
+    struct kg_algo defaults;  /* for keys whose option row has no default */
 };
 
 static kg_status resolve(struct resolved *r, const struct kg_preset *preset,
@@ -43,7 +43,7 @@ static kg_status resolve(struct resolved *r, const struct kg_preset *preset,
     return kg_train_config(&r->config, NULL, assignments, 1, err);
 }
 
-/* Everything of the algorithm, and what the preset gives beyond it. */
+/* Keys of the algorithm, and other keys that the preset sets. */
 static bool is_shown(const struct resolved *r, const char *key)
 {
     if (strcmp(key, "algo.preset") == 0)
@@ -60,7 +60,7 @@ static kg_status value_of(char text[VALUE_BYTES], const struct resolved *r,
     return KG_OK;
 }
 
-/* The preset that gives it; NULL: the default. */
+/* The preset that sets the key; NULL: the value is a default. */
 static const char *source_of(const struct resolved *r, const char *key)
 {
     const char *from = kg_config_source(r->config, key);

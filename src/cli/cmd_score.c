@@ -30,19 +30,19 @@ const struct kg_flag kg_score_flags[] = {
     {0},
 };
 
-/* Lines waiting to be scored: their ids one after the other. */
+/* Lines to be scored; ids has the ids of all lines. */
 struct window {
     struct kg_ids ids;
-    size_t from[WINDOW + 1]; /* line i has ids from[i] .. from[i+1] */
+    size_t from[WINDOW + 1]; /* line i has ids[from[i]] to ids[from[i + 1] - 1] */
     size_t n;
-    float *logp;    /* as ids */
-    float *entropy; /* as ids, or NULL */
+    float *logp;    /* per id */
+    float *entropy; /* per id, or NULL */
     struct kg_score_seq seqs[WINDOW];
-    struct kg_rows *rows; /* owned, grown to the longest line */
+    struct kg_rows *rows; /* owned; grows to the longest line */
 };
 
-/* Lines until the window is full or input ends. A line that is refused leaves no
- * trace. */
+/* Reads lines until the window is full or the input ends. If a line is refused, the
+ * window keeps only the lines before it. */
 static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
                              struct kg_json_doc *doc, const struct kg_model *m,
                              struct kg_err *err)
@@ -110,7 +110,7 @@ static kg_status score_window(struct window *w, const struct kg_model *m,
     return kg_score(w->rows, m, w->seqs, w->n, 0, 0, err);
 }
 
-/* [null, x[1], ...]: the first token has no distribution. */
+/* [null, x[1], ...]: the first token has no log-prob. */
 static kg_status put_numbers(struct kg_str *out, const char *key, const float *x,
                              size_t n, struct kg_err *err)
 {

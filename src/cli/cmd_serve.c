@@ -128,7 +128,7 @@ const struct kg_flag kg_serve_flags[] = {
     {0},
 };
 
-/* The key is one line of text; white space around it is not part of it. */
+/* The key is one line; white space around it is not part of it. */
 static kg_status read_key(struct kg_str *key, struct kg_err *err)
 {
     if (key_file == NULL)
@@ -148,7 +148,7 @@ static bool is_loopback(const char *address)
            strcmp(address, "localhost") == 0;
 }
 
-/* The last part of the folder's path; of a model of the hub ORG/NAME. */
+/* The last part of the folder's path; for a model of the hub, ORG/NAME. */
 static kg_status model_name(struct kg_str *out, struct kg_err *err)
 {
     char id[KG_HUB_ID_MAX + 1], commit[41];
@@ -167,7 +167,7 @@ static kg_status model_name(struct kg_str *out, struct kg_err *err)
 
 /* ---- adapters ---- */
 
-/* Under names of their own. */
+/* Adapters with a name. */
 struct named {
     struct kg_serve_adapter list[KG_FLAG_LIST_MAX];
     char names[KG_FLAG_LIST_MAX][MAX_ADAPTER_NAME + 1];
@@ -175,14 +175,14 @@ struct named {
     size_t n;
 };
 
-/* The length of NAME in NAME=DIR; 0: a folder alone, as where a = stands after a /. */
+/* Length of NAME in NAME=DIR; 0: only a folder (a '=' after a '/' belongs to a path). */
 static size_t name_length(const char *item)
 {
     const size_t n = strcspn(item, "=/");
     return item[n] == '=' ? n : 0;
 }
 
-/* One folder without a name is beside the weights of the one model. */
+/* A single folder without a name is loaded as the model's adapter. */
 static kg_status find_single(struct kg_err *err)
 {
     for (int i = 0; i < adapters.n; i++) {

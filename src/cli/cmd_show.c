@@ -43,7 +43,7 @@ const struct kg_flag kg_show_flags[] = {
 };
 
 struct showing {
-    struct kg_tokenizer *tok; /* or NULL */
+    struct kg_tokenizer *tok; /* NULL: none */
     struct kg_loaded ref;
     struct kg_shown shown;
     struct kg_str out;
@@ -198,13 +198,10 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
     return show_lines(w, path, err);
 }
 
-/* An episode in the terminal. What a tool returned is somebody else's text: control
- * characters never reach the terminal as they are.
- *
- * A colour, or without colours the words before a piece, show who wrote it, because a
- * user wants to find text of a tool that looks like text of the model. A run of pieces of
- * one source is a paragraph; where numbers are asked for, the model's tokens become rows
- * of a table, with line ends written out. */
+/* Prints an episode. Text of tools is untrusted, so control characters are always
+ * replaced. The source of each paragraph is shown by its colour, or by a word if there
+ * are no colours: text of a tool may imitate the model. If columns of numbers are
+ * requested, each token of the model becomes a row of a table, with line ends escaped. */
 
 static const char *const NAMES[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
 /* grey, green, cyan */
@@ -234,7 +231,7 @@ static kg_status put_row(struct kg_str *out, const struct kg_shown *s, size_t i,
     return kg_str_puts(out, "|\n", err);
 }
 
-/* Pieces [from, to) of one source. */
+/* Pieces [from, to), all of one source. */
 static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t from,
                          size_t to, const struct kg_show_columns *c, struct kg_err *err)
 {

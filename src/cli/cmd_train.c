@@ -58,7 +58,6 @@ static kg_status print_keys(struct kg_err *err)
     return status;
 }
 
-/* What does not fit is printed before it is refused. */
 /* "141GB", "80GiB" */
 static kg_status read_size(uint64_t *bytes, const char *text, struct kg_err *err)
 {
@@ -99,14 +98,14 @@ static kg_status print_plan(struct kg_config *config, struct kg_err *err)
     return kg_cli_print(kg_train_plan(&out, config, resume, ranks, err), &out, err);
 }
 
-/* The first argument without '=' is a recipe when it stands first or is there; else it is
- * left, and refused as an assignment. */
+/* An argument without '=' is a recipe if it is the first or a file; otherwise it is kept,
+ * and refused as an assignment. */
 static bool is_recipe(const char *argument, int place)
 {
     return !strchr(argument, '=') && (place == 0 || kg_file_exists(argument));
 }
 
-/* Take the recipe out of argv.   returns it, or NULL; *extra: a further one, or NULL */
+/* Removes the recipe from argv.   returns it, or NULL; *extra: a second one, or NULL */
 static const char *take_recipe(int *argc, char **argv, const char **extra)
 {
     const char *recipe = NULL;
@@ -127,7 +126,7 @@ static const char *take_recipe(int *argc, char **argv, const char **extra)
     return recipe;
 }
 
-/* The first rank looks, for all.   r: {0} alone */
+/* The first rank looks for a run; all get the answer.   r: {0} without ranks */
 static kg_status look_for_a_run(struct kg_ranks *r, const struct kg_recipe *recipe,
                                 struct kg_err *err)
 {
@@ -141,13 +140,13 @@ static kg_status look_for_a_run(struct kg_ranks *r, const struct kg_recipe *reci
     return kg_ranks_any(r, &resume, "run folder", err);
 }
 
-/* What ranks must be told alike beside the keys, in which sft and distill differ. */
+/* What ranks must have in common besides keys (which already tell sft from distill). */
 static const char *resuming(void)
 {
     return resume ? "train --resume" : resume_if_any ? "train --resume-if-any" : "train";
 }
 
-/* A plan is one process's. */
+/* A plan (--dry-run) needs only one process. */
 static int plan_or_train(struct kg_config *config)
 {
     struct kg_ranks r = {0};
@@ -168,7 +167,7 @@ static int plan_or_train(struct kg_config *config)
     return kg_cli_ranks_end(&r, status, &err);
 }
 
-/* sft's own end is sft.steps; a recipe's train.steps is there for train. */
+/* kedge sft ends after sft.steps: the recipe's train.steps is for kedge train. */
 static kg_status force_sft(struct kg_config *config, struct kg_err *err)
 {
     static const char key[] = "train.steps";

@@ -272,7 +272,7 @@ const struct kg_command *kg_command_find(const char *name)
     return NULL;
 }
 
-/* Those that compute with a model, or fetch one, and do not share that work. */
+/* Commands that compute with a model, or fetch one, and cannot share the work. */
 bool kg_command_is_single(const struct kg_command *c)
 {
     static const char *const names[] = {"serve", "replay", "generate",

@@ -10,13 +10,13 @@
 
 #include <string.h>
 
-/* Whether the command takes section.key=value. */
+/* Whether the command accepts section.key=value. */
 static bool takes_keys(const struct kg_command *c)
 {
     return strstr(c->usage, "section.key=value") != NULL;
 }
 
-/* "a|b|c" with spaces between. */
+/* "a|b|c" as "a b c". */
 static kg_status put_choices(struct kg_str *out, const char *choices, struct kg_err *err)
 {
     for (const char *p = choices; *p; p++)
@@ -24,7 +24,7 @@ static kg_status put_choices(struct kg_str *out, const char *choices, struct kg_
     return KG_OK;
 }
 
-/* The choices of a key, NULL for none. */
+/* The choices of a key; NULL: none. */
 static const char *choices_of(const struct kg_opt_row *row)
 {
     return row->type == KG_OPT_BOOL && !row->choices ? "true|false" : row->choices;

@@ -13,7 +13,7 @@
 enum { MAX_FLAGS = 128 };
 
 struct given {
-    struct kg_flag_keys flags; /* with their values */
+    struct kg_flag_keys flags; /* with values */
     const char *action, *argument;
 };
 
@@ -72,7 +72,7 @@ static kg_status set_value(struct given *given, const struct kg_flag *f,
     if (f->type == KG_OPT_LIST)
         return add_item(f, value, err);
     snprintf(key, sizeof key, "--%s", f->name);
-    if (f->type != KG_OPT_STRING || f->choices) /* a path may have any bytes */
+    if (f->type != KG_OPT_STRING || f->choices) /* paths may have any bytes */
         KG_TRY(kg_opt_check(&row, value, NULL, err));
     if (f->key)
         keep(f->target, f, value);
@@ -81,8 +81,8 @@ static kg_status set_value(struct given *given, const struct kg_flag *f,
     return KG_OK;
 }
 
-/* The flag that arg names, "--name", "--name=value" or "-x".   *value: after '=', or
- * NULL; walk: stands after it */
+/* The flag that arg names: "--name", "--name=value" or "-x".   *value: text after '=', or
+ * NULL; walk: left after the flag */
 static const struct kg_flag *find_flag(struct kg_flag_walk *walk, const char *arg,
                                        const char **value)
 {
@@ -101,7 +101,7 @@ static const struct kg_flag *find_flag(struct kg_flag_walk *walk, const char *ar
     return NULL;
 }
 
-/* Where a command takes a recipe's keys, one may have been meant. */
+/* If the command accepts keys, the user may have meant a key. */
 static kg_status unknown_flag(const struct kg_command *c, const char *arg,
                               struct kg_err *err)
 {
@@ -123,7 +123,7 @@ static kg_status unknown_flag(const struct kg_command *c, const char *arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-/* argv[*i] is a flag; takes the next argument too when it is the flag's value. */
+/* Parses the flag argv[*i], with the next argument if that is its value. */
 static kg_status parse_flag(struct given *given, const struct kg_command *c, int argc,
                             char **argv, int *i, struct kg_err *err)
 {
@@ -147,7 +147,7 @@ static kg_status parse_flag(struct given *given, const struct kg_command *c, int
     return set_value(given, f, value, err);
 }
 
-/* The flag whose key arg assigns, "a.b=VALUE"; *value: after '='. NULL: there is none */
+/* The flag that the key in "a.b=VALUE" sets; NULL: none.   *value: text after '=' */
 static const struct kg_flag *find_key(struct kg_flag_walk *walk, const char *arg,
                                       const char **value)
 {
@@ -174,7 +174,7 @@ static bool is_key(const char *arg)
     return n > 0 && arg[0] != '.' && arg[n] == '=' && memchr(arg, '.', n);
 }
 
-/* A recipe's key, given to a command that reads none: a flag may have its name. */
+/* Refuses a key in a command without a recipe, and suggests a flag of the same name. */
 static kg_status refuse_key(const struct kg_command *c, const char *arg,
                             struct kg_err *err)
 {
@@ -197,8 +197,8 @@ static kg_status refuse_key(const struct kg_command *c, const char *arg,
                    f && takes_value(f) ? arg + end + 1 : "", f ? "?" : "");
 }
 
-/* argv[*i], and its value where that is the next: a flag, by its name or its key.
- * *is_other: it is none, and nothing was taken */
+/* Parses argv[*i] (and the next argument if it is a value) as a flag or its key.
+ * *is_other: it is neither, and nothing was parsed */
 static kg_status parse_one(bool *is_other, struct given *given,
                            const struct kg_command *c, int argc, char **argv, int *i,
                            struct kg_err *err)
@@ -243,8 +243,8 @@ static kg_status check_needs(const struct given *given, const char *name,
                                     : "none of them");
 }
 
-/* For each flag: its own needs, those of its group, and those of the command if the flag
- * names no action. */
+/* Checks the needs of each given flag, of its group, and of the command if the flag is
+ * not an action. */
 static kg_status check(const struct given *given, const struct kg_command *c,
                        struct kg_err *err)
 {

@@ -11,7 +11,7 @@
 
 enum { WIDTH = 88, FLAG_COLUMN = 28 };
 
-/* Words of text in lines of WIDTH, indented; newlines are kept. */
+/* Wraps text into lines of WIDTH with an indent; newlines are kept. */
 static kg_status put_wrapped(struct kg_str *out, const char *text, int indent, int column,
                              struct kg_err *err)
 {
@@ -37,7 +37,7 @@ static kg_status put_wrapped(struct kg_str *out, const char *text, int indent, i
     return kg_str_putc(out, '\n', err);
 }
 
-/* The help after what stands in the line that began at `start`. */
+/* Adds the help text to the line that began at `start`. */
 static kg_status put_help(struct kg_str *out, size_t start, const char *help,
                           struct kg_err *err)
 {
@@ -117,8 +117,7 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
 
 /* ---- man page ---- */
 
-/* Text as roff: backslashes and dashes escaped, a line never begins with a dot or
- * quote. */
+/* Escapes text for roff: backslashes, dashes, and a dot or quote that begins a line. */
 static kg_status put_roff(struct kg_str *out, const char *text, struct kg_err *err)
 {
     bool line_start = true;

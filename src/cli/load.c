@@ -152,9 +152,9 @@ static void *read_tokenizer(void *user)
     return NULL;
 }
 
-/* A tokenizer of a small model takes one thread half as long as the weights, whose pages
- * and panels keep all threads waiting for memory: both at once. The model's error is told
- * first, as if it were read first. */
+/* Reads tokenizer and weights at the same time: for a small model the tokenizer takes one
+ * thread half as long as the weights, while the other threads wait for memory. If both
+ * fail, the model's error is reported, as if it were read first. */
 static kg_status open_both(struct kg_loaded *l, const char *dir,
                            const struct kg_model_opts *opts, struct kg_err *err)
 {
@@ -237,7 +237,7 @@ kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t
 
 /* ---- names of the hub ---- */
 
-/* The commit that a name came to is logged: "main" is another tomorrow. */
+/* Logs the commit of a name, because a branch like "main" may move. */
 static kg_status take(const char **text, const struct kg_hub_found *found,
                       struct kg_err *err)
 {

@@ -15,15 +15,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Where a number below 3 is free, the next file that is opened would get it, and what is
- * said would be written into that file: a run's lock, or its samples. What takes the
- * number refuses what it is for, so that reading and writing fail as on a closed one. */
+/* If a number below 3 is free, the next opened file gets it, and messages would be
+ * written into that file, such as a run's lock or samples. /dev/null takes the number, in
+ * the mode that makes reads or writes fail as on a closed file. */
 static void take_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 &&
             open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
-            return; /* there is no /dev/null: as it was */
+            return; /* no /dev/null: leave it closed */
 }
 
 static void shorten_spinning(char **argv)
@@ -31,7 +31,7 @@ static void shorten_spinning(char **argv)
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
     if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0)
-        /* on failure: as it was, only slower beside neighbours */
+        /* on failure kedge runs all the same, only slower next to busy neighbours */
         execv("/proc/self/exe", argv);
 }
 

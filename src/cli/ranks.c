@@ -27,12 +27,12 @@
 #include <unistd.h>
 
 enum { MOST = KG_RANKS_SOCKETS };
-/* Of a launcher's: a rank waits so long for each below it to speak, or for the one that
- * all know to speak, and at most so. */
+/* Under a launcher: seconds that a rank waits per lower rank before it prints a loss, or
+ * per rank of distance to the rank that should print it; and at most. */
 enum { TURN_S = 2, SPEAKER_S = 10, LAST_TURN_S = 30 };
-/* A rank that closed its sockets ends within this, or how is not told. */
+/* A rank that closed its sockets ends within GONE_MS, or its exit status is not shown. */
 enum { GONE_MS = 2000, NAP_MS = 5 };
-enum { HEARD_MS = 500 }; /* a launcher passes on what was said within this */
+enum { HEARD_MS = 500 }; /* a launcher forwards output within this time */
 
 static int fd[MOST][MOST];
 static pid_t child[MOST];
@@ -54,7 +54,7 @@ static kg_status join(int n, struct kg_err *err)
     return KG_OK;
 }
 
-/* The sockets of the others. */
+/* Closes the sockets of other ranks. */
 static void part(int n, int me)
 {
     for (int i = 0; i < n; i++)
@@ -63,7 +63,7 @@ static void part(int n, int me)
                 close(fd[i][j]);
 }
 
-/* Until all are begun, a failure ends those that are. */
+/* If not all children can be started, those that run are killed. */
 static kg_status give_up(int begun, struct kg_err *err)
 {
     kg_status status = kg_fail(err, KG_EIO,
@@ -75,7 +75,7 @@ static kg_status give_up(int begun, struct kg_err *err)
     return status;
 }
 
-/* Zeros that parent and children see. */
+/* Zeroed memory that parent and children share. */
 static kg_status share_loss(struct kg_ranks_loss **loss, struct kg_err *err)
 {
     void *memory = mmap(NULL, sizeof **loss, PROT_READ | PROT_WRITE,
@@ -117,7 +117,7 @@ static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- of a launcher ---- */
+/* ---- under a launcher ---- */
 static kg_status be_launched(const struct kg_ranks *r, int n, struct kg_err *err)
 {
     if (n > 1)
@@ -162,7 +162,7 @@ static void reap(int n)
     }
 }
 
-/* "error: how it ended" of a child that was gone. */
+/* Appends to the error how the child ended. */
 static void add_end(struct kg_err *err, int state)
 {
     struct kg_err cause = *err;
@@ -175,7 +175,7 @@ static void add_end(struct kg_err *err, int state)
                 WEXITSTATUS(state));
 }
 
-/* A launcher that is told to end all may do so before it has passed on what was said. */
+/* A launcher that is told to end all ranks may do so before it has forwarded output. */
 static void let_it_be_heard(const struct kg_ranks *r)
 {
     const struct timespec a_while = {0, HEARD_MS * 1000000l};
@@ -184,8 +184,8 @@ static void let_it_be_heard(const struct kg_ranks *r)
         nanosleep(&a_while, NULL);
 }
 
-/* A child that is gone has closed its sockets, and ends by itself: a signal of ours would
- * be taken for the cause.   returns whether it did, soon; state: as waitpid says */
+/* A child that is gone has closed its sockets, and ends by itself; a signal from here
+ * would look like the cause.   returns whether it ended in time; state: as in waitpid */
 static bool ended_by_itself(int *state, pid_t p)
 {
     const struct timespec nap = {0, NAP_MS * 1000000l};
@@ -198,8 +198,8 @@ static bool ended_by_itself(int *state, pid_t p)
     return false;
 }
 
-/* One child was lost: a silent one would be waited for, and the rest has nothing to do.
- * What the lost one came to itself is told with the error. */
+/* A child was lost: the others have nothing left to do, and a silent one would not end by
+ * itself. If the lost child has ended, its exit status is added to the error. */
 static void end_children(const struct kg_ranks *r, struct kg_err *err)
 {
     int gone = atomic_load(&r->loss->who) - 1, state;
@@ -215,17 +215,16 @@ static void end_children(const struct kg_ranks *r, struct kg_err *err)
             waitpid(child[p], NULL, 0);
 }
 
-/* Whether it is this child that says which rank was lost; or an error of its own. */
+/* Whether this rank prints the loss, or an error of its own. */
 static bool speaks_of_loss(const struct kg_ranks *r)
 {
     return atomic_load(&r->loss->who) == 0 || atomic_load(&r->loss->by) == r->me;
 }
 
-/* The ranks of a launcher agreed who says which one was lost, where they found it by
- * asking, or MPI told one of them and that one the others. The first that closes ends
- * all: by a signal that others of them hear while they wait. One that heard none speaks
- * too: who was to speak may be lost by now.
- * returns whether nobody spoke */
+/* Under a launcher, ranks know by poll or note which rank prints the loss. The first rank
+ * that closes ends all others by a signal, which they notice while they wait here. A rank
+ * that received no signal prints it, too: the rank that should print it may be lost by
+ * now.   returns whether no other rank has printed it */
 static bool had_its_turn(const struct kg_ranks *r)
 {
     int wait_s = r->me * TURN_S;
@@ -261,7 +260,7 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
         let_it_be_heard(r);
     }
     r->exit_status = code;
-    kg_ranks_close(r); /* of a launcher: all stay until the first has spoken */
+    kg_ranks_close(r); /* under a launcher all ranks stay until one has printed */
     if (!forked)
         return code;
     if (me > 0) {
@@ -269,7 +268,7 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
         _exit(code);
     }
     for (int p = 1; p < n; p++)
-        close(fd[0][p]); /* a rank that waits hears that this one is gone */
+        close(fd[0][p]); /* waiting ranks see that this one is gone */
     if (!lost)
         reap(n);
     return code;

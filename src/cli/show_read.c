@@ -29,7 +29,7 @@ static kg_status add_piece(struct kg_shown *s, struct kg_shown_piece piece,
 
 /* ---- the heading ---- */
 
-/* Whatever the line says in one word: numbers, names, flags. */
+/* Whether a value is short enough for the heading: numbers, flags, short texts. */
 static bool is_short(const struct kg_json *v)
 {
     size_t n;
@@ -58,7 +58,7 @@ static bool is_text_key(const char *key)
     return false;
 }
 
-/* Small objects of names and numbers. */
+/* Keys whose values are small objects of names and numbers. */
 static bool is_of_graders(const char *key)
 {
     return strcmp(key, "rewards") == 0 || strcmp(key, "further") == 0;
@@ -193,8 +193,8 @@ static kg_status source_of(enum kg_source *out, char letter,
                    doc->where, letter);
 }
 
-/* A model has more rows than its tokenizer has tokens, and may sample one: it is shown by
- * its id. */
+/* A model may have more rows than its tokenizer has tokens, and may sample one of those
+ * ids; it is shown as its id. */
 static kg_status put_token(struct kg_str *out, const struct kg_tokenizer *tok, int32_t id,
                            bool first, struct kg_err *err)
 {
@@ -225,7 +225,7 @@ static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
     KG_TRY(source_of(&piece.source, c->source[i], doc, err));
     KG_TRY(put_token(&s->text, tok, piece.token, i == 0, err));
     piece.n = s->text.len - piece.from;
-    /* written as float32: the same bits again */
+    /* written as float32, so the cast restores its bits */
     piece.logp = (float)kg_json_real(logp, 0);
     piece.compared = piece.sampled && kg_json_is_number(anchor);
     piece.divergence = piece.compared ? piece.logp - (float)kg_json_real(anchor, 0) : 0;

@@ -9,7 +9,7 @@ struct line {
     const struct kg_json_doc *doc;
     const struct kg_json *tokens, *logp;
     const char *source;
-    size_t turns; /* written */
+    size_t turns; /* turns written so far */
 };
 
 kg_status kg_show_part_at(struct kg_shown_part *p, const struct kg_json_doc *doc,
