@@ -24,18 +24,18 @@
 enum {
     GEMM_N = 2048,
     DEVICE_N = 8192,
-    DEVICE_N_FP32 = 4096,   /* without a matrix instruction; both fill the slab at most */
-    DEVICE_TURNS = 20,      /* between two waits */
-    STREAM_BLOCK = 1 << 15, /* words of 8 bytes */
+    DEVICE_N_FP32 = 4096,    /* fp32 has no matrix instruction; both sizes fit the slab */
+    DEVICE_TURNS = 20,       /* between two waits */
+    STREAM_BLOCK = 1 << 15,  /* words of 8 bytes */
     STREAM_WORDS = 64 << 20, /* 512 MiB: much more than any cache */
     STREAM_BYTES = 8 * STREAM_WORDS
 };
 static const double CEILING_SECONDS = 0.25;
 enum { COMPUTE_N = 1024 };
-static const double LONG_SECONDS = 1e-3; /* some fifty waits for a device */
-static const double MOST_WORK = 1e14;    /* FLOP; ends where nothing takes time */
+static const double LONG_SECONDS = 1e-3; /* about fifty waits for a device */
+static const double MOST_WORK = 1e14;    /* FLOP; ends the search if time reads as zero */
 
-/* n x n x n in `dtype`; the operands stand in slab, of 12 n^2 bytes at least. */
+/* n x n x n in `dtype`; the operands are in slab, which has at least 12 n^2 bytes. */
 static kg_status gemm(const struct kg_backend *be, unsigned char *slab,
                       enum kg_dtype dtype, int64_t n, struct kg_err *err)
 {
@@ -47,7 +47,7 @@ static kg_status gemm(const struct kg_backend *be, unsigned char *slab,
     return kg_op_matmul(be, c, a, b, KG_MATMUL_NT, false, err);
 }
 
-/* Plain reads, eight sums at a time: bound by memory, not by arithmetic. */
+/* Plain reads into eight sums, so that memory is the bound, not additions. */
 static uint64_t read_block(const uint64_t *x)
 {
     uint64_t s[8] = {0};
@@ -68,7 +68,7 @@ static uint64_t read_all(const uint64_t *x)
     return sum;
 }
 
-/* Numbers from 0.5 to 2 in either type: a GPU multiplies zeros faster. */
+/* Numbers from 0.5 to 2 in either dtype: a GPU multiplies zeros faster. */
 static kg_status fill(struct kg_bench_report *r, struct kg_err *err)
 {
     enum { PART = 1 << 16 };
@@ -92,7 +92,7 @@ kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err)
     if (!r->be->host_memory)
         return fill(r, err);
     for (size_t i = 0; i < STREAM_BYTES; i += 4096)
-        r->slab[i] = 1; /* pages of their own */
+        r->slab[i] = 1; /* so that each page is allocated */
     return KG_OK;
 }
 
@@ -152,9 +152,8 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
     return kg_bench_settle(r->be, r->slab, err);
 }
 
-/* A quarter of a second of it: what the machine sustains, as the work beside it must. A
- * single pass can slip between two time slices of a neighbour, and would not measure what
- * takes seconds. */
+/* Runs a ceiling for a quarter of a second: the rate that the machine sustains, as the
+ * measured work must. A single pass may run between two time slices of a neighbour. */
 static kg_status sustain(double *rate, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {
@@ -177,7 +176,7 @@ static kg_status sustain(double *rate, struct kg_bench_report *r,
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {
-    if (kind == KG_BENCH_NO_CEILING) /* of no device */
+    if (kind == KG_BENCH_NO_CEILING)
         return KG_OK;
     double rate = r->known[kind];
 
@@ -201,7 +200,7 @@ static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_repor
     return KG_OK;
 }
 
-/* *seconds <- the best of three, after one that warms up */
+/* *seconds: the best of three, after a warm-up */
 static kg_status time_compute(double *seconds, const struct kg_backend *be,
                               unsigned char *slab, enum kg_dtype dtype, double flops,
                               struct kg_err *err)
@@ -219,8 +218,8 @@ static kg_status time_compute(double *seconds, const struct kg_backend *be,
     return KG_OK;
 }
 
-/* Multiply-adds in registers where the backend has that loop, as many as take longer than
- * launching them and waiting; else a product. */
+/* Multiply-adds in registers if the backend has such a loop, enough of them to hide
+ * launch and wait; else a matrix product. */
 static kg_status measure_compute(double *flops, const struct kg_backend *be,
                                  enum kg_dtype dtype, struct kg_err *err)
 {
@@ -283,7 +282,7 @@ kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
     return raise_ceilings(t, r, job, err);
 }
 
-/* The i-th of the sorted seconds. */
+/* The i-th smallest time. */
 static double ranked(const struct kg_bench_timing *t, int i)
 {
     struct kg_bench_timing sorted = *t;
@@ -303,7 +302,7 @@ static bool met(struct kg_bench_bar bar, double value)
     return bar.at_most ? value <= bar.limit : value >= bar.limit;
 }
 
-/* How a row ends: what was asked for, in `unit` after multiplying by `scale`. */
+/* Ends a row with its target, in `unit` after multiplication by `scale`. */
 static kg_status put_bar(struct kg_bench_report *r, struct kg_bench_bar bar, double value,
                          double scale, const char *unit, struct kg_err *err)
 {
@@ -380,7 +379,7 @@ kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const c
         name, text);
 }
 
-/* ---- the ceilings as rows ---- */
+/* ---- ceilings as rows ---- */
 
 static kg_status ceiling_row(struct kg_bench_report *r, const char *name,
                              const char *unit, enum kg_bench_ceiling kind,
@@ -400,7 +399,7 @@ static kg_status ceiling_row(struct kg_bench_report *r, const char *name,
     return kg_bench_put_rate(r, &rate, &t, err);
 }
 
-/* A backend need not have the loop in registers. */
+/* Whether the report has this ceiling: not every backend has the loop in registers. */
 static bool is_ceiling_of(const struct kg_bench_report *r, enum kg_bench_ceiling kind)
 {
     const bool peak = kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32;
@@ -413,7 +412,7 @@ kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 {
     const char *memory = r->be->host_memory ? "ceiling: memory read"
                                             : "ceiling: memory copied, read and written";
-    /* on a device a library's product is the ceiling, here it is one's own */
+    /* on a device the ceiling is a library's product, on the host kedge's own */
     const bool host = r->be->host_memory;
     const struct {
         const char *name, *unit;
@@ -469,7 +468,7 @@ static const struct kg_bench_row rows[] = {
 
 const struct kg_bench_row *kg_bench_table(void) { return rows; }
 
-/* By the CPU's operations, which then say what they took. */
+/* Runs a benchmark with CPU operations that measure their time. */
 static kg_status run_apart(struct kg_bench_report *r, const struct kg_bench_row *row,
                            struct kg_err *err)
 {

@@ -72,7 +72,7 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
 
 double kg_bench_parameters(const struct kg_model *m)
 {
-    const double idle = m->config.experts.n - m->config.experts.k; /* of a token */
+    const double idle = m->config.experts.n - m->config.experts.k; /* unused by a token */
     double n = 0;
 
     for (size_t i = 0; i < m->n_params; i++)
@@ -81,11 +81,11 @@ double kg_bench_parameters(const struct kg_model *m)
     for (int32_t l = 0; l < m->config.layers; l++)
         if (m->layers[l].egate)
             n -= 3 * idle * m->config.hidden * m->config.experts.ffn;
-    return n; /* a tied head is the embedding: counted once, as it is one product */
+    return n; /* a tied head is the embedding: counted once, as one product */
 }
 
-/* What crosses to a device and back, of so many tokens and steps; beside it what is
- * planned: positions, ids and numbers of tokens. */
+/* Prints what crosses between host and device, per token and per step. planned: the same
+ * numbers of positions, ids and counts, as docs/gpu.md plans them. */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err)
@@ -115,7 +115,7 @@ struct decoding {
 enum { PROMPT = 8, LONG_PROMPT = 512 };
 static int32_t prompt[LONG_PROMPT]; /* any tokens */
 
-/* The whole session: prompts and a first step, then the steps that are measured. */
+/* One session: prompts and a first step, then the steps that are measured. */
 static kg_status decode_steps(double *seconds, struct decoding *d, struct kg_traj *trajs,
                               struct kg_err *err)
 {
@@ -144,7 +144,7 @@ static kg_status decode_steps(double *seconds, struct decoding *d, struct kg_tra
     return KG_OK;
 }
 
-/* Seconds of a decode step, by the engine's own clock. */
+/* *seconds: time of a decode step, by the engine's clock. */
 static kg_status run_decoding(double *seconds, void *user, struct kg_err *err)
 {
     struct decoding *d = user;
@@ -160,7 +160,7 @@ static kg_status run_decoding(double *seconds, void *user, struct kg_err *err)
     return status;
 }
 
-/* Seconds of a prompt, which a first token is drawn after. */
+/* *seconds: time of a prompt, after which one token is sampled. */
 static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
 {
     struct decoding *d = user;
@@ -175,10 +175,10 @@ static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
     return status;
 }
 
-/* Of a run after others, which have chosen plans and made tables. Up of a token: its id
- * or whose token it is, position, rows of cache and head, temperature and target; its
- * sequence, its blocks, how it is drawn. Down: log sum exp, log-prob and entropy; what
- * was drawn. */
+/* Measures a run after another one, which has chosen plans and built tables. Up per
+ * token: its id or a reference to it, position, rows of cache and head, temperature and
+ * target; its sequence, blocks and draw. Down: log sum exp, log-prob and entropy; the
+ * drawn token. */
 static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
                             struct kg_err *err)
 {
@@ -227,7 +227,7 @@ out:
 
 struct decode_row {
     const struct kg_bench_shape *shape;
-    int batch, tokens; /* that each sequence decodes; 0: it is the prompt that counts */
+    int batch, tokens; /* decoded tokens of each sequence; 0: prefill */
     double bar;
 };
 static const struct decode_row decode_rows[] = {
@@ -264,7 +264,7 @@ static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
     return decode_bus(r, d, err);
 }
 
-/* What layers multiply, attention too; the head has one row. */
+/* FLOP of the layers, with attention; the head computes one row only. */
 static kg_status prefill_row(struct kg_bench_report *r, const struct kg_model *m,
                              const struct decode_row *row, const char *name,
                              struct decoding *d, struct kg_err *err)
@@ -288,7 +288,7 @@ static kg_status prefill_row(struct kg_bench_report *r, const struct kg_model *m
     return kg_bench_put_rate(r, &rate, &t, err);
 }
 
-/* How a row is measured, of a model that is made for it. */
+/* Measures a row with a model that was made for it. */
 typedef kg_status (*measure_fn)(struct kg_bench_report *r, const struct kg_model *m,
                                 const struct decode_row *row, const char *name,
                                 struct decoding *d, struct kg_err *err);

@@ -34,7 +34,7 @@ enum part {
 
 static const struct {
     const char *name;
-    enum kg_bench_ceiling ceiling; /* products: in the report's dtype */
+    enum kg_bench_ceiling ceiling; /* of products: in the report's dtype */
 } rows[PARTS] = {
     [FORWARD] = {"x W^T", KG_BENCH_PEAK},
     [BACK_INPUTS] = {"dy W", KG_BENCH_PEAK},
@@ -55,18 +55,18 @@ static const struct {
 
 struct tally {
     double seconds[PARTS];
-    double computed[PARTS]; /* seconds of all threads */
+    double computed[PARTS]; /* CPU seconds, summed over threads */
     double work[PARTS];     /* FLOP, or bytes read and written */
     double whole;           /* seconds */
-    double times;           /* steps that all of it is the sum of */
-    double clocks;          /* seconds that asking for the processor's time took */
+    double times;           /* steps that these sums cover */
+    double clocks;          /* seconds spent on reading CPU time */
 };
 
 static const struct kg_backend *cpu;
 static struct kg_backend timed;
 static struct tally now, kept;
 
-/* The clock, and what was computed, which the kernel is asked for in between. */
+/* CPU time, and the wall clock before and after it is read. */
 struct instant {
     double before, after;
     double computed;
@@ -103,7 +103,7 @@ static double bytes_of(struct kg_mat m)
     return (double)(m.rows * m.cols) * (double)kg_dtype_traits(m.dtype)->bytes;
 }
 
-/* The body of a slot: the call on the CPU, which is `work` of a part. */
+/* Body of a slot: calls the CPU's operation, and adds its time and `work` to a part. */
 #define TIMED(part, work, call)                                                          \
     const struct instant since = instant();                                              \
     kg_status status = cpu->call;                                                        \
@@ -183,7 +183,7 @@ static kg_status timed_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup,
           swiglu_bwd(dgate, dup, dh, gate, up, err));
 }
 
-/* Of one product: a query and every key that it sees. */
+/* FLOP of one of attention's products: each query with every key that it sees. */
 static double product_of(const struct kg_attn *a)
 {
     double pairs = 0;
@@ -357,7 +357,7 @@ static kg_status put_parts(struct kg_bench_report *r, const char *name,
     return KG_OK;
 }
 
-/* The best of three, after one whose pages are new; without what its clock took. */
+/* The best of three runs, after one that allocates pages, less what clocks took. */
 kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
                               kg_bench_work_fn run, void *user, struct kg_err *err)
 {

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { REPEATS = 5 };
-static const double WORK_SECONDS = 0.05; /* of one repetition */
+static const double WORK_SECONDS = 0.05; /* per repetition */
 
 static const struct {
     int64_t n, k;
@@ -33,8 +33,8 @@ static const struct {
     {KG_MATMUL_TN, 512, "dy^T x"}, {KG_MATMUL_TN, 2048, "dy^T x"},
 };
 
-/* The share of the registers that is asked for, by what the backend says of its tiles:
- * bf16 by an instruction, by tile registers, or widened to fp32; or fp32 itself. */
+/* The target share of the register ceiling, by how the backend says that it multiplies:
+ * bf16 by an instruction, in tile registers, or widened to fp32; or fp32. */
 double kg_bench_product_bar(const struct kg_backend *be, const struct kg_bench_product *p)
 {
     const bool few = p->rows < 64 || p->kind == KG_MATMUL_TN;
@@ -53,14 +53,14 @@ double kg_bench_product_bar(const struct kg_backend *be, const struct kg_bench_p
     return 0.85;
 }
 
-/* Operands of a product, and the copies of its weights that a repetition walks over. */
+/* Operands of a product. With few rows, a repetition cycles through copies of weights. */
 struct work {
     const struct kg_backend *be;
     struct kg_bench_product p;
     struct kg_mat a, b, c;
     int64_t copies, copy_bytes;
     int64_t next;
-    int64_t turns; /* of a repetition */
+    int64_t turns; /* products per repetition */
 };
 
 static bool from_memory(const struct kg_bench_product *p)
@@ -68,7 +68,7 @@ static bool from_memory(const struct kg_bench_product *p)
     return p->rows <= KG_BENCH_FEW_ROWS;
 }
 
-/* Of these shapes, whose sides are whole panels and blocks, in rows or panels. */
+/* Bytes of a matrix: the sides of these shapes are whole panels, so none is padded. */
 static size_t bytes_of(struct kg_mat m)
 {
     return (size_t)(m.rows * m.cols) * kg_dtype_traits(m.dtype)->bytes;
@@ -108,7 +108,7 @@ static kg_status operand(struct kg_mat *m, int64_t copies, struct kg_err *err)
     return KG_OK;
 }
 
-/* *seconds of one product. */
+/* *seconds: mean time of a product. */
 static kg_status run(double *seconds, void *user, struct kg_err *err)
 {
     struct work *w = user;
@@ -139,7 +139,7 @@ static kg_status make(struct work *w, struct kg_err *err)
     return KG_OK;
 }
 
-/* The product of kedge and, alternately, that of the other library. */
+/* Measures kedge's product and, alternating with it, the rival library's. */
 static kg_status measure(struct kg_bench_timing *t, double *theirs,
                          struct kg_bench_report *r, struct work *w,
                          const struct kg_bench_rival *rival, struct kg_err *err)

@@ -16,9 +16,9 @@ struct training {
     struct kg_rows *rows;   /* owned */
     int n_seqs;
     int seq_len;
-    int prompt; /* tokens that all sequences begin with, of which nothing is wanted */
-    bool share; /* they are computed once */
-    struct kg_traffic traffic; /* of its steps */
+    int prompt;                /* tokens that all sequences begin with, without targets */
+    bool share;                /* compute them once */
+    struct kg_traffic traffic; /* of all steps */
 };
 
 static void fill_rows(struct training *t)
@@ -152,10 +152,10 @@ static kg_status put_training(struct kg_bench_report *r, const char *name,
     return kg_bench_put_rate(r, &rate, timing, err);
 }
 
-/* What crosses in `steps` steps. Up of a token: its id, position, sequence and row; its
+/* Prints what crosses in `steps` steps. Up per token: id, position, sequence and row;
  * target, for the head's forward; place and coefficient, for its backward (docs/gpu.md).
- * Down: log sum exp and log-prob; of a step the norm of the gradient, and twice a float
- * that the clock waits for. */
+ * Down per token: log sum exp and log-prob; per step: the gradient's norm, and twice a
+ * float that the clock waits for. */
 static kg_status train_bus(struct kg_bench_report *r, const struct training *t,
                            const char *name, int steps, struct kg_err *err)
 {
@@ -164,7 +164,7 @@ static kg_status train_bus(struct kg_bench_report *r, const struct training *t,
                                 "32 and 12 and 3 and 4 and 4", err);
 }
 
-/* Training of one shape, as a row of `train` and taken apart. */
+/* A shape whose training is measured: as a row of `train`, and by parts. */
 struct step_row {
     const struct kg_bench_shape *shape;
     int n_seqs, seq_len, repeats;
@@ -209,7 +209,7 @@ static const struct step_row step_rows[] = {
     {&kg_bench_half_b, 1, SEQS *LENGTH, 2, 0},
 };
 
-/* How a row is measured, of a model that is made for it. */
+/* Measures a row with a model that was made for it. */
 typedef kg_status (*measure_fn)(struct kg_bench_report *r, const struct step_row *row,
                                 const char *name, struct training *t, struct kg_err *err);
 
@@ -239,8 +239,8 @@ static kg_status each_step_row(struct kg_bench_report *r, measure_fn measure,
     return KG_OK;
 }
 
-/* Answers to one prompt, of three quarters of their tokens, beside the same without
- * sharing; more of them on a device. */
+/* Completions of one prompt, which is three quarters of their tokens, with and without
+ * sharing it; more and longer ones on a device. */
 static kg_status shared_row(struct kg_bench_report *r, struct kg_err *err)
 {
     const bool host = r->be->host_memory;

@@ -38,8 +38,8 @@ bool kg_recipe_off_policy(const struct kg_recipe *r)
            r->rollout.max_staleness > 0 || strcmp(r->rollout.dtype, "same") != 0;
 }
 
-/* k at or above the vocabulary. The whole distribution of the iterative anchor exists
- * only as what the sampler recorded: there every id is recorded instead, and the tail is
+/* For a k that covers the vocabulary. The iterative anchor has no distribution but what
+ * the sampler recorded: k becomes the vocabulary, so every id is recorded and the tail is
  * empty. */
 static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
 {
@@ -65,7 +65,7 @@ static void cover_region(struct kg_algo *algo, int64_t vocab)
             (long long)vocab);
 }
 
-/* Prompts are cut into one share an update. */
+/* Prompts are divided among the updates of a step. */
 static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
 {
     int64_t updates = r->train.updates_per_step;
@@ -79,7 +79,7 @@ static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
         (long long)prompts, (long long)updates);
 }
 
-/* The policy is what is sampled, and its log-probs are those at this temperature. */
+/* Samples and log-probs are at this temperature, so it must be above 0. */
 static kg_status check_temperature(const struct kg_recipe *r, struct kg_err *err)
 {
     if (r->rollout.sampling.temperature > 0)
@@ -89,7 +89,7 @@ static kg_status check_temperature(const struct kg_recipe *r, struct kg_err *err
                    "samples, found 0");
 }
 
-/* Where the value of a refused key came from; a default is the composition's own. */
+/* Adds where the refused key's value came from, unless it is a default. */
 static kg_status name_source(const struct kg_recipe *r, const struct kg_config *config,
                              struct kg_err *err)
 {

@@ -21,11 +21,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what only code can tell ---- */
+/* ---- conditions that only code can check ---- */
 
 static bool is(const char *found, const char *name) { return strcmp(found, name) == 0; }
 
-/* A name that is not a task is refused elsewhere. */
+/* True if the name is not a task: that is refused elsewhere. */
 static bool makes_problems(const struct kg_recipe *r)
 {
     const struct kg_task_row *row;
@@ -34,8 +34,8 @@ static bool makes_problems(const struct kg_recipe *r)
     return kg_task_find(&row, r->task.name, &err) != KG_OK || row->levels;
 }
 
-/* Whether the rows of a KL say so. True if a name is not that of a row, which is refused
- * elsewhere. */
+/* Whether the rows of the KL fulfil `so`. True if a row's name is unknown: that is
+ * refused elsewhere. */
 static bool kl_is(const struct kg_recipe *r, bool (*so)(const struct kg_algo *))
 {
     struct kg_algo algo = r->algo;
@@ -79,20 +79,20 @@ static bool from_command_line(const struct kg_config *c, const char *key)
     return strcmp(kg_config_source(c, key), "command line") == 0;
 }
 
-/* A recipe's key that the command line has made idle, by its switch or another preset, or
- * may yet make act. */
+/* A recipe's key that has no effect because of the command line (its condition or another
+ * preset), or that the command line may still give an effect. */
 static bool is_left_over(const struct kg_needs_in *in, const char *key,
                          const char *clause)
 {
     const bool from_recipe = !from_command_line(in->config, key);
 
-    if (begins(clause, KG_NEEDS_VALIDATION)) /* which the command line alone may know */
+    if (begins(clause, KG_NEEDS_VALIDATION)) /* only the command line may give them */
         return from_recipe || from_command_line(in->config, "data.val");
     return from_recipe && (kg_needs_any(clause, in, from_command_line) ||
                            from_command_line(in->config, "algo.preset"));
 }
 
-/* Some defaults of the algorithm are set by kg_algo_init, not by the row. NULL: none. */
+/* The default of a key; the algorithm's are in kg_algo_init. NULL: none. */
 static const char *default_of(char *text, size_t bytes, const struct kg_opt_row *row)
 {
     struct kg_algo algo;
@@ -104,7 +104,7 @@ static const char *default_of(char *text, size_t bytes, const struct kg_opt_row 
     return kg_algo_get(&algo, row->key, text, bytes, &err) == KG_OK ? text : NULL;
 }
 
-/* Refuses what is given to a key that does nothing here, since this does not hold. */
+/* Refuses a given key that has no effect because `clause` does not hold. */
 static kg_status refuse(const struct kg_needs_in *in, const struct kg_opt_row *row,
                         const char *clause, const char *needs, struct kg_err *err)
 {
@@ -142,7 +142,7 @@ static kg_status check_row(const struct kg_needs_in *in, const struct kg_opt_row
 
 /* ---- what rows of the algorithm read ---- */
 
-/* of one table, in a message */
+/* names of one table in a message */
 enum { NAMED = 6 };
 
 static void KG_PRINTF(3, 4) append(char *text, size_t bytes, const char *fmt, ...)
@@ -164,7 +164,7 @@ static size_t count_readers(enum kg_policy_table table, const char *key)
     return n;
 }
 
-/* "algo.advantage reinforce++ or gae": of many the first few. */
+/* "algo.advantage reinforce++ or gae"; only the first few of many rows. */
 static void put_readers(char *text, size_t bytes, enum kg_policy_table table,
                         const char *key)
 {
@@ -188,11 +188,11 @@ static void put_readers(char *text, size_t bytes, enum kg_policy_table table,
         append(text, bytes, " or %zu more (`kedge algorithms`)", n - most);
 }
 
-/* A key that some rows read and none of the chosen ones. */
+/* Refuses a key that none of the chosen rows reads, although other rows do. */
 static kg_status refuse_unread(const struct kg_needs_in *in, const struct kg_opt_row *row,
                                struct kg_err *err)
 {
-    char needs[400] = "", by[256] = "@:"; /* who switches it: all tables have room */
+    char needs[400] = "", by[256] = "@:"; /* tables' keys; all have room */
 
     for (int t = 0; t < KG_TABLE_COUNT; t++) {
         enum kg_policy_table table = (enum kg_policy_table)t;
@@ -217,17 +217,17 @@ kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
         KG_TRY(check_row(&in, kg_config_row(c, i), err));
     algo = r.algo;
     if (kg_algo_choose(&algo, &unknown) != KG_OK)
-        return KG_OK; /* a name that is not that of a row is refused elsewhere */
+        return KG_OK; /* unknown names of rows are refused elsewhere */
     for (const struct kg_opt_row *row = kg_algo_rows; row->key; row++)
         if (kg_policy_is_read(row->key) && !kg_algo_reads(&algo, row->key))
             KG_TRY(refuse_unread(&in, row, err));
     return KG_OK;
 }
 
-/* ---- supervised training alone ---- */
+/* ---- SFT alone ---- */
 
-/* Keys of the updates of RL, and who has the same of supervised ones; NULL: fixed there.
- * Not optim.kind, moments and place: checkpoints and memory are by them. */
+/* Keys of RL updates, and SFT's key for the same; NULL: SFT has a fixed value. Without
+ * optim.kind, moments and place, which also decide checkpoints and memory of SFT. */
 static const struct of_rl {
     const char *key, *of_sft;
 } of_rl[] = {
@@ -252,7 +252,7 @@ static const struct kg_opt_row *option_of(const struct kg_config *c, const char 
     return NULL;
 }
 
-/* Where there are problems `kedge train --resume` goes on with the run, and compares. */
+/* If there are problems, `kedge train --resume` may continue with RL and these keys. */
 static bool rl_may_follow(const struct kg_recipe *r)
 {
     return makes_problems(r) || r->data.train.n > 0 || *r->rollout.data;

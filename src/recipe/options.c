@@ -232,7 +232,7 @@ static const struct kg_opt_row first_rows[] = {
     {0},
 };
 
-/* In front of those of policy/. */
+/* Before the rows of policy/. */
 static const struct kg_opt_row preset_rows[] = {
     {"algo.preset", AT(preset), "", 0, 0, NULL,
      "method or published run (`kedge presets`), which supplies the values that you do "
@@ -241,7 +241,7 @@ static const struct kg_opt_row preset_rows[] = {
     {0},
 };
 
-/* The rest, after those of policy/. */
+/* After the rows of policy/. */
 static const struct kg_opt_row rows[] = {
     {"algo.reproduction", AT(reproduction), "false", 0, 0, NULL,
      "allow misleading published compositions (such as K1 as a loss off-policy); ratios "
@@ -463,7 +463,7 @@ static kg_status assign(struct kg_config *config, const char *assignment,
 
 typedef kg_status (*defaults_fn)(struct kg_config *config, struct kg_err *err);
 
-/* What the user wrote, then defaults of a command, then the preset. */
+/* Sets the user's values; then, for other keys, a command's defaults and the preset's. */
 static kg_status build(struct kg_config **config, const char *path,
                        char *const *assignments, size_t n, defaults_fn defaults,
                        struct kg_err *err)
@@ -558,7 +558,7 @@ static kg_status check_search(const struct kg_recipe *r, struct kg_err *err)
                : KG_OK;
 }
 
-/* A key that is a limit below another one's. */
+/* Checks a limit that must be below episode.context. */
 static kg_status check_below(const struct kg_recipe *r, const char *key, int32_t found,
                              struct kg_err *err)
 {

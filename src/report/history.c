@@ -64,8 +64,8 @@ static kg_status add_series(struct kg_history_phase *p, const char *name,
     return KG_OK;
 }
 
-/* Lines of a phase name the same metrics in the same order, nearly always: *at is where
- * to look first. *found: NULL where there are too many. */
+/* Finds or adds a series. Lines of a phase mostly have the same metrics in the same
+ * order, so *at is the first place to look. *found: NULL if there is no room. */
 static kg_status series_named(struct kg_series **found, size_t *at,
                               struct kg_history_phase *p, const char *name,
                               struct kg_err *err)
@@ -104,7 +104,7 @@ static void merge(struct kg_history_point *a, const struct kg_history_point *b)
     a->above = fmax(a->above, b->above);
 }
 
-/* Two neighbours become one. */
+/* Merges neighbouring points in pairs. */
 static void halve_series(struct kg_series *s)
 {
     static const struct kg_history_point none = {0};
@@ -133,7 +133,7 @@ static void begin_line(struct kg_history_phase *p, int64_t step)
 {
     if (p->lines % p->width == 0) {
         if (p->n_ticks == KG_HISTORY_POINTS)
-            halve(p); /* an even number of points: this line begins one still */
+            halve(p); /* POINTS is even, so this line still begins a point */
         p->ticks[p->n_ticks++].first_step = step;
     }
     p->ticks[p->n_ticks - 1].last_step = step;
@@ -142,7 +142,7 @@ static void begin_line(struct kg_history_phase *p, int64_t step)
     p->lines++;
 }
 
-/* Points up to the present one; those in between are gaps. */
+/* Adds points up to the current one; points without a value are gaps. */
 static kg_status grow_points(struct kg_series *s, size_t n, struct kg_err *err)
 {
     KG_TRY(kg_mem_grow(&s->points, &s->capacity, n, sizeof *s->points, KG_HISTORY_POINTS,
@@ -260,7 +260,7 @@ kg_status kg_history_read(struct kg_history *h, const char *path, struct kg_err 
     return status;
 }
 
-/* ---- looking ---- */
+/* ---- look-up ---- */
 
 const struct kg_history_phase *kg_history_phase(const struct kg_history *h,
                                                 const char *name)

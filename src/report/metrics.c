@@ -540,7 +540,7 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* Whether the name in a row, or the end of it, stands for this one. */
+/* Whether a row's name, which may end in /NAME, matches this metric. */
 static bool stands_for(const char *pattern, const char *name)
 {
     size_t n = strlen(pattern);

@@ -16,7 +16,7 @@
 
 /* ---- runs ---- */
 
-/* The last part of a path; of ".", "/" and the like, the path. */
+/* The last part of a path; the whole path if there is none (".", "/"). */
 static const char *last_part(char *dir)
 {
     size_t n = strlen(dir);
@@ -140,7 +140,7 @@ kg_status kg_report_row(struct kg_report *r, const char *name)
     return kg_report_text(r, name);
 }
 
-/* Runs of one name are told apart by their folders. */
+/* Runs with the same name are shown by their folders. */
 static const char *title_of(const struct kg_report *r, size_t run)
 {
     for (size_t i = 0; i < r->n; i++)
@@ -192,7 +192,7 @@ static const char head[] =
     ".k{width:24px;height:10px;margin-right:.3em}.d1.l{stroke-dasharray:9 5}"
     ".d2.l{stroke-dasharray:2 6}.d3.l{stroke-dasharray:12 5 2 5}\n";
 
-/* A run that is unchecked in the legend goes out of every plot. */
+/* An unchecked run in the legend is hidden in every plot. */
 static kg_status put_style(struct kg_report *r)
 {
     KG_TRY(kg_str_puts(r->out, head, r->err));

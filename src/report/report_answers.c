@@ -16,23 +16,23 @@
 #include <string.h>
 
 enum {
-    STEPS = 4,        /* of a run that are shown */
-    LINES = 256,      /* of a dump that are looked at */
-    MAX_BYTES = 3000, /* of a text that are shown */
+    STEPS = 4,        /* shown per run */
+    LINES = 256,      /* read per dump */
+    MAX_BYTES = 3000, /* shown per text */
 };
 
 enum { HIGHEST, LOWEST, LONGEST, N_SLOTS };
 static const char *const titles[N_SLOTS] = {"highest reward", "lowest reward", "longest"};
 
-/* The answer that takes a place of a step so far. */
+/* The best completion so far for one slot of a step. */
 struct slot {
-    int64_t line; /* of the dump, from 1; 0: none yet */
+    int64_t line; /* in the dump, from 1; 0: none yet */
     double reward;
     int64_t tokens;
     struct kg_str html; /* owned */
 };
 
-/* ---- one answer ---- */
+/* ---- one completion ---- */
 
 static kg_status put_text(struct kg_str *out, const char *class, const char *text,
                           size_t n, struct kg_err *err)
@@ -49,7 +49,7 @@ static kg_status put_text(struct kg_str *out, const char *class, const char *tex
     return kg_str_puts(out, "</span>", err);
 }
 
-/* The prompt, where there is a tokenizer that knows its tokens. */
+/* Prints the prompt, as far as the tokenizer knows its tokens; nothing without one. */
 static kg_status put_prompt(struct kg_str *out, const struct kg_json *line,
                             const struct kg_tokenizer *tok, struct kg_err *err)
 {
@@ -141,7 +141,7 @@ out:
     return status;
 }
 
-/* One answer may have several places, and is shown once. */
+/* A completion may fill several slots, and is shown once. */
 static kg_status put_slots(struct kg_report *r, const struct slot slots[N_SLOTS])
 {
     for (int i = 0; i < N_SLOTS; i++) {
@@ -157,7 +157,7 @@ static kg_status put_slots(struct kg_report *r, const struct slot slots[N_SLOTS]
     return KG_OK;
 }
 
-/* A dump that cannot be read is reported; the page still has the rest. */
+/* An unreadable dump gives a warning; the page continues without it. */
 static kg_status put_step(struct kg_report *r, const struct kg_report_run *run,
                           const char *name, const struct kg_tokenizer *tok)
 {
@@ -190,8 +190,8 @@ out:
 
 /* ---- a run ---- */
 
-/* The dumps of steps of RL, in order as they are, at the front of names.
- * returns how many */
+/* Moves the dumps of RL steps to the front of names, in their order.   returns their
+ * number */
 static size_t keep_steps(char **names, size_t n)
 {
     size_t kept = 0;
@@ -206,7 +206,7 @@ static size_t keep_steps(char **names, size_t n)
     return kept;
 }
 
-/* Of the run's last checkpoint, or of the model that it began with; NULL for neither. */
+/* The tokenizer of the last checkpoint, else of the initial model; NULL: neither. */
 static struct kg_tokenizer *tokenizer_of(const struct kg_report_run *run)
 {
     struct kg_tokenizer *tok;

@@ -10,14 +10,14 @@
 
 enum { MOST_LINES = 1 << 14 };
 
-/* What shares a plot: rows of one group, phase and title, or a metric without a row. */
+/* What a plot contains: rows of one group, phase and title, or a metric without a row. */
 struct key {
     enum kg_metric_group group;
     const char *phase;
     const char *title;
 };
 
-/* The lines of a plot, those of one metric beside each other. */
+/* The lines of a plot; lines of one metric are neighbours. */
 struct lines {
     struct kg_plot_line *line; /* (n) owned */
     size_t n, capacity;
@@ -47,7 +47,7 @@ static bool same_metric(const struct kg_plot_line *a, const struct kg_plot_line 
     return strcmp(a->series->name, b->series->name) == 0;
 }
 
-/* A line beside those of its metric. */
+/* Moves the last line next to the other lines of its metric. */
 static void settle(struct lines *l)
 {
     struct kg_plot_line last = l->line[l->n - 1];
@@ -74,7 +74,7 @@ static kg_status find_lines(struct kg_report *r, struct lines *l, const struct k
             settle(l);
         }
     }
-    /* Colours tell runs apart, or the metrics of one run; dashes what is left. */
+    /* colours by run if there are several, else by metric; dashes by the other */
     int metric = -1;
 
     for (size_t i = 0; i < l->n; i++) {
@@ -92,7 +92,7 @@ static kg_status find_lines(struct kg_report *r, struct lines *l, const struct k
 
 /* ---- captions ---- */
 
-/* The data source of a metric of one, or NULL. */
+/* The data source in the metric's name; NULL: none. */
 static const char *source_of(const struct kg_series *s)
 {
     const char *at = strstr(s->name, "/source/");
@@ -105,7 +105,7 @@ static kg_status put_last(struct kg_report *r, const struct kg_plot_line *line)
     const struct kg_series *s = line->series;
 
     KG_TRY(kg_str_printf(r->out, r->err, "<span class=\"n r%d\">", line->run));
-    /* The sample of a line, in colour and dash. */
+    /* a sample of the line's colour and dashes */
     KG_TRY(kg_str_puts(r->out, "<svg class=\"k\"><path class=\"l ", r->err));
     KG_TRY(kg_plot_classes(r->out, line, r->err));
     KG_TRY(kg_str_puts(r->out, "\" d=\"M1 5H21\"/></svg>", r->err));
@@ -120,7 +120,7 @@ static kg_status put_last(struct kg_report *r, const struct kg_plot_line *line)
     return kg_str_puts(r->out, "</span> ", r->err);
 }
 
-/* A metric is named once; sources of one row are one metric with several lines. */
+/* Whether the line before names this metric, too; sources of one row count as one. */
 static bool is_named(const struct lines *l, size_t i)
 {
     const struct kg_plot_line *line = &l->line[i];
@@ -151,8 +151,7 @@ static kg_status put_caption(struct kg_report *r, const struct lines *l)
 
 /* ---- plots ---- */
 
-/* Steps of all runs in the phases that share an axis: those of the warm start are counted
- * by themselves. */
+/* First and last step of all runs in phases that share an axis; SFT has its own. */
 static void steps_of(const struct kg_report *r, const char *phase, int64_t *first,
                      int64_t *last)
 {
@@ -204,9 +203,9 @@ static bool varies(const struct lines *l)
     return false;
 }
 
-/* ---- what never changed ---- */
+/* ---- metrics that never changed ---- */
 
-/* A row for each metric, a cell for each run. */
+/* One row per metric, one cell per run. */
 static kg_status put_constants(struct kg_report *r, const struct lines *l)
 {
     for (size_t i = 0; i < l->n;) {
@@ -254,7 +253,7 @@ static kg_status if_it_does_not(struct kg_report *r, const struct key *key,
     return put_constants(r, l);
 }
 
-/* Whether a row before this one has opened its plot. */
+/* Whether an earlier row has the same plot. */
 static bool is_opened(size_t row)
 {
     const struct kg_metric_row *this = kg_metric_at(row);
@@ -296,7 +295,7 @@ static kg_status each_known(struct kg_report *r, enum kg_metric_group group, plo
     return KG_OK;
 }
 
-/* The first of the runs that has such a metric. */
+/* Whether no earlier run has this metric. */
 static bool is_first(const struct kg_report *r, size_t run, const char *phase,
                      const char *name)
 {

@@ -22,13 +22,13 @@ enum {
     FEW = 40 /* vertices up to which each gets a dot */
 };
 
-static const double huge = 1e300; /* the difference of two such is finite */
+static const double huge = 1e300; /* the difference of two such numbers is finite */
 
 struct column {
-    double x_sum, sum, n; /* of points, of numbers, and how many */
+    double x_sum, sum, n; /* sum of x over points; sum and number of values */
     double points;
     double below, above;
-    bool gap; /* a point without a number */
+    bool gap; /* a point without a value */
 };
 
 const struct kg_plot_colour kg_plot_colours[KG_PLOT_COLOURS] = {
@@ -40,7 +40,7 @@ bool kg_plot_varies(const struct kg_series *s) { return s->n > 1 && s->low < s->
 
 /* ---- axes ---- */
 
-/* The shade belongs to the range, as far as a logarithm can show it. */
+/* The range includes the shade, as far as a logarithmic axis can show it. */
 static struct kg_axis value_axis(const struct kg_plot_line *lines, size_t n, bool log)
 {
     struct kg_axis a = {INFINITY, -INFINITY, BOTTOM, TOP, false};
@@ -70,7 +70,7 @@ static struct kg_axis value_axis(const struct kg_plot_line *lines, size_t n, boo
     return a;
 }
 
-/* One label and its line of the grid. */
+/* One label and its grid line. */
 static kg_status put_tick(struct kg_str *grid, struct kg_str *labels, double y,
                           const char *text, struct kg_err *err)
 {
@@ -99,7 +99,7 @@ static kg_status put_step_labels(struct kg_str *labels, const struct kg_axis *x,
 
     for (int i = 0; i < KG_AXIS_TICKS && (first + i) * step <= x->high; i++) {
         double at = kg_axis_place(x, (first + i) * step);
-        bool fits = at < RIGHT - 40; /* else its end stands at the edge */
+        bool fits = at < RIGHT - 40; /* else its text ends at the edge */
 
         KG_TRY(kg_str_printf(labels, err, "<text%s x=\"%.1f\" y=\"%d\">%.0f</text>",
                              fits ? " class=\"x\"" : "", fits ? at : RIGHT, BOTTOM + 26,
@@ -153,8 +153,8 @@ static void collect(struct column columns[COLUMNS], const struct kg_plot_line *l
     }
 }
 
-/* The columns from `from` on that have numbers, up to a gap.   *end: after the last that
- * was looked at   returns how many there are */
+/* The columns with values from `from` on, up to a gap.   *end: the first column that was
+ * not looked at   returns their number */
 static int segment(int found[COLUMNS], int *end, const struct column columns[COLUMNS],
                    int from)
 {
@@ -168,7 +168,7 @@ static int segment(int found[COLUMNS], int *end, const struct column columns[COL
     return n;
 }
 
-/* "12.5 30": one digit after the point, none where it is 0. */
+/* "12.5 30": one decimal, or none if it is 0. */
 static kg_status put_vertex(struct kg_str *out, char lead, double x, double y,
                             struct kg_err *err)
 {
@@ -213,7 +213,7 @@ static kg_status put_path(struct kg_str *out, const struct column columns[COLUMN
         KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), kg_axis_place(y, c->sum / c->n),
                           err));
     }
-    return n == 1 ? kg_str_puts(out, "h0", err) : KG_OK; /* a dot */
+    return n == 1 ? kg_str_puts(out, "h0", err) : KG_OK; /* drawn as a dot */
 }
 
 static kg_status put_dots(struct kg_str *out, const struct column columns[COLUMNS],
@@ -300,8 +300,7 @@ kg_status kg_plot_svg(struct kg_str *out, bool *is_log, const struct kg_plot_lin
     return kg_str_puts(out, "</svg>", err);
 }
 
-/* Steps are chosen so that their labels are short; a number is placed in doubles and
- * rounded by who writes it. */
+/* Steps of ticks have short labels. Places are computed in doubles; the caller rounds. */
 
 double kg_axis_place(const struct kg_axis *a, double value)
 {

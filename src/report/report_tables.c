@@ -11,9 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- what the runs are ---- */
+/* ---- facts about runs ---- */
 
-/* A cell of a run. */
+/* Prints the cell of a run. */
 typedef kg_status cell_fn(struct kg_report *r, const struct kg_report_run *run);
 
 static const struct kg_json *manifest(const struct kg_report_run *run, const char *key)
@@ -117,7 +117,7 @@ static double sum_of(const struct kg_report_run *run, const char *phase, const c
     return s ? s->sum : 0;
 }
 
-/* Of what is timed: saving is not. */
+/* The sum of timed phases; writing checkpoints is not timed. */
 static kg_status wall_time(struct kg_report *r, const struct kg_report_run *run)
 {
     double seconds = sum_of(run, "sft", "seconds") + sum_of(run, "rl", "seconds/step") +
@@ -145,7 +145,7 @@ static kg_status speed(struct kg_report *r, const struct kg_report_run *run)
                          kg_number(alone, trained / train, 4));
 }
 
-/* Seconds that a rank waited in all; NULL: there is no such rank. */
+/* Seconds that a rank waited for others in all steps; NULL: no such rank. */
 static const struct kg_series *waiting_of(const struct kg_report_run *run, int rank)
 {
     char name[KG_METRIC_NAME];
@@ -154,7 +154,7 @@ static const struct kg_series *waiting_of(const struct kg_report_run *run, int r
     return kg_history_find(&run->history, "rl", name);
 }
 
-/* Whom the others waited for, over all steps. */
+/* The rank that waited least, over all steps: the others waited for it. */
 static kg_status slowest_rank(struct kg_report *r, const struct kg_report_run *run)
 {
     const struct kg_series *s = waiting_of(run, 0);
@@ -247,7 +247,7 @@ static const struct {
              {"slowest rank", slowest_rank, has_ranks},
              {"left out", left_out, something_is_left_out}};
 
-/* ---- how they ended ---- */
+/* ---- how runs ended ---- */
 
 static const struct {
     const char *phase, *name;
@@ -280,7 +280,7 @@ static bool anywhere(const struct kg_report *r, const char *phase, const char *n
     return false;
 }
 
-/* "0.41 +- 0.02 -> 0.97 +- 0.01" */
+/* Prints "0.41 +- 0.02 -> 0.97 +- 0.01". */
 static kg_status put_change(struct kg_report *r, const struct kg_series *s)
 {
     if (!s || s->n == 0)
@@ -322,7 +322,7 @@ static const char *value_of(const struct kg_config *c, const char *key)
     return kg_config_is_set(c, key) ? kg_config_text(c, key) : "";
 }
 
-/* Where a run is says nothing about it. */
+/* Whether a key differs between runs. A run's folder does not count. */
 static bool differs(const struct kg_report *r, const struct kg_config *defaults,
                     const char *key)
 {
@@ -343,7 +343,7 @@ static kg_status put_value(struct kg_report *r, const struct kg_config *c,
     return kg_report_text(r, value_of(c, key));
 }
 
-/* defaults: NULL, or a column of its own after those of the runs */
+/* defaults: printed as a column after the runs; NULL: no such column */
 static kg_status put_config_rows(struct kg_report *r, const struct kg_config *defaults)
 {
     const struct kg_config *c = r->runs[0]->config;
@@ -364,7 +364,7 @@ static kg_status put_config_rows(struct kg_report *r, const struct kg_config *de
     return kg_str_puts(r->out, "</table></div></details>\n", r->err);
 }
 
-/* One run has nothing but the defaults to differ from. */
+/* Several runs are compared with each other, a single run with the defaults. */
 static kg_status put_config(struct kg_report *r)
 {
     struct kg_config *defaults = NULL;

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define PREFIX  "events.out.tfevents."
-#define VERSION "brain.Event:2" /* the first whose readers know START */
+#define VERSION "brain.Event:2" /* the first version whose readers know START */
 
 enum { NAME_BYTES = 80, RECORD_BYTES = 16 /* around an event */ };
 
@@ -34,7 +34,7 @@ static kg_status put_varint(struct kg_str *out, uint64_t x, struct kg_err *err)
     return kg_str_putc(out, (char)x, err);
 }
 
-/* The n low bytes, least first. */
+/* The n low bytes, little-endian. */
 static kg_status put_fixed(struct kg_str *out, uint64_t x, int n, struct kg_err *err)
 {
     for (int i = 0; i < n; i++)
@@ -102,7 +102,7 @@ static uint32_t masked_crc(const void *bytes, size_t n)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* One record out of an event that has its time and step, and a last field of bytes. */
+/* Writes one record: an event with time, step, and a last field of bytes. */
 static kg_status write_event(struct kg_tfevents *t, int64_t step, unsigned field,
                              const char *bytes, size_t n, struct kg_err *err)
 {
@@ -139,7 +139,7 @@ kg_status kg_tfevents_put(struct kg_tfevents *t, const struct kg_metrics *m, int
 
 /* ---- files ---- */
 
-/* The event file of dir that a reader takes last; "" without one. */
+/* The event file in dir that readers read last; "" if there is none. */
 static kg_status last_name(char name[NAME_BYTES], const char *dir, struct kg_err *err)
 {
     char **names;
@@ -176,7 +176,7 @@ static uint64_t get_fixed(const unsigned char *at, int n)
     return x;
 }
 
-/* The record at the start of n bytes, or 0: it is cut off, or its sums do not fit. */
+/* Size of the record at `at`; 0: it is incomplete, or a checksum is wrong. */
 static uint64_t record_bytes(const unsigned char *at, uint64_t n)
 {
     uint64_t length = n < RECORD_BYTES ? 0 : get_fixed(at, 8);
@@ -188,7 +188,7 @@ static uint64_t record_bytes(const unsigned char *at, uint64_t n)
     return length + RECORD_BYTES;
 }
 
-/* The step of an event of n bytes, which put_time_and_step began. */
+/* The step of an event of n bytes that begins as put_time_and_step writes it. */
 static int64_t step_of(const unsigned char *event, uint64_t n)
 {
     uint64_t x = 0;
@@ -233,7 +233,7 @@ kg_status kg_tfevents_open(struct kg_tfevents *t, const char *dir, int64_t from,
     char last[NAME_BYTES], name[NAME_BYTES];
 
     KG_TRY(last_name(last, dir, err));
-    /* A name after the last one, also within its second and under a clock that went
+    /* A name that sorts after the last one, even in the same second or if the clock went
      * back. */
     int64_t now = (int64_t)kg_clock_unix_seconds(), before = 0;
     int number = 0;
