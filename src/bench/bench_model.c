@@ -84,8 +84,8 @@ double kg_bench_parameters(const struct kg_model *m)
     return n; /* a tied head is the embedding: counted once, as one product */
 }
 
-/* Prints what crosses between host and device, per token and per step. planned: the same
- * numbers of positions, ids and counts, as docs/gpu.md plans them. */
+/* Prints what crosses between host and device, per token and per step. planned: the five
+ * numbers as planned (docs/gpu.md). */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err)

@@ -66,7 +66,7 @@ static const struct kg_backend *cpu;
 static struct kg_backend timed;
 static struct tally now, kept;
 
-/* CPU time, and the wall clock before and after it is read. */
+/* CPU time, and the wall clock before and after reading it. */
 struct instant {
     double before, after;
     double computed;

@@ -53,7 +53,8 @@ double kg_bench_product_bar(const struct kg_backend *be, const struct kg_bench_p
     return 0.85;
 }
 
-/* Operands of a product. With few rows, a repetition cycles through copies of weights. */
+/* Operands of a product. With few rows, a repetition cycles through copies of the
+ * weights, which then come from memory. */
 struct work {
     const struct kg_backend *be;
     struct kg_bench_product p;

@@ -94,7 +94,7 @@ static kg_status check_prompts(const struct kg_eval_set *set,
                    set->name, prompts->longest, set->episode.window);
 }
 
-/* Reads and encodes all sets before the first is sampled, to find faults early. */
+/* Reads and encodes a set before any set is sampled, so that faults are found early. */
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {

@@ -227,7 +227,8 @@ static struct seat own_seat(void)
     return s;
 }
 
-/* Facts that must agree on all ranks: the program, its command, and its bits here. */
+/* Facts that must agree: the program, its command, and the bits that this CPU
+ * computes. */
 static kg_status put_facts(struct kg_str *facts, const char *command, struct kg_err *err)
 {
     const struct kg_backend *cpu = kg_backend_cpu_variant(0);

@@ -264,7 +264,7 @@ static void know(struct wire *w, int who, int by)
     atomic_store(&w->loss.who, who);
 }
 
-/* Reads notes, except replies to earlier polls.   returns whether a rank is lost */
+/* Reads notes; ignores replies to earlier polls.   returns whether a rank is lost */
 static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
 {
     int from;

@@ -79,8 +79,8 @@ static bool from_command_line(const struct kg_config *c, const char *key)
     return strcmp(kg_config_source(c, key), "command line") == 0;
 }
 
-/* A recipe's key that has no effect because of the command line (its condition or another
- * preset), or that the command line may still give an effect. */
+/* A recipe's key that is accepted without effect: the command line took its effect away
+ * (by the key's condition or another preset), or may still give it one. */
 static bool is_left_over(const struct kg_needs_in *in, const char *key,
                          const char *clause)
 {

@@ -120,7 +120,7 @@ static kg_status put_last(struct kg_report *r, const struct kg_plot_line *line)
     return kg_str_puts(r->out, "</span> ", r->err);
 }
 
-/* Whether the line before names this metric, too; sources of one row count as one. */
+/* Whether a line before has named this metric; sources of one row are one metric. */
 static bool is_named(const struct lines *l, size_t i)
 {
     const struct kg_plot_line *line = &l->line[i];

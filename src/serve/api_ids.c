@@ -200,7 +200,7 @@ static kg_status put_mask(struct kg_str *out, const struct kg_api_choice *c,
 
 /* ---- experts ---- */
 
-/* The experts of one token: layers x k numbers of `width` bytes; 0 for dense layers. */
+/* The experts of one token: layers x k numbers of `width` bytes (dense layers: zeros). */
 static kg_status put_token_experts(struct kg_str *bytes, const struct kg_model_config *c,
                                    const uint16_t *chosen, int width, struct kg_err *err)
 {

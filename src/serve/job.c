@@ -377,8 +377,8 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
-/* Number of tokens that have text. A final token from stop_token_ids has none; nor has an
- * end token if the request asks for special tokens. */
+/* Number of tokens whose text is sent: not a final token of stop_token_ids, nor, if the
+ * request asks for special tokens, the final end token. */
 static size_t texted(const struct kg_serve_job *job, const struct kg_traj *t)
 {
     if (t->finish == KG_FINISH_STOP && job->r.specials)
@@ -461,7 +461,7 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
                    (long long)most);
 }
 
-/* The same limit for experts: long completions of deep models have many. */
+/* A similar limit for experts: long prompts and completions of deep models have many. */
 static kg_status count_routed(struct kg_serve_job *job, const struct kg_traj *t,
                               struct kg_err *err)
 {

@@ -107,8 +107,8 @@ static void close_policy(void *state)
 
 static bool is_server(const struct kg_env_opts *o) { return o->url && *o->url; }
 
-/* Messages show no URL with '@': it may hold a password. The run's records would show
- * it. */
+/* A URL with a password is refused, because the run's records would show it. The message
+ * does not quote a URL with '@'. */
 static kg_status check_url(const struct kg_env_opts *o, struct kg_err *err)
 {
     static const char expected[] = "url: expected http://HOST:PORT/PATH, found";

@@ -578,8 +578,8 @@ static void submit_ready(struct kg_serve *s)
     }
 }
 
-/* Finishes jobs that are complete or failed, or whose client has left, and cancels the
- * remaining sequences of the last two. */
+/* Finishes jobs that are complete, that failed, or whose client has left, and cancels
+ * those of their sequences that still run. */
 static kg_status sweep(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_serve_job **at = &s->live;

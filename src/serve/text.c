@@ -29,7 +29,7 @@ static size_t may_stop(const struct kg_str *text, const char *stop)
     return 0;
 }
 
-/* Makes the bytes of raw before `end` ready, except masked ones. */
+/* Makes the bytes of raw before `end` ready, except those of hidden special tokens. */
 static kg_status pass(struct kg_serve_text *t, size_t end, struct kg_err *err)
 {
     for (; t->passed < end; t->passed++)

@@ -202,8 +202,8 @@ static const char *farewell(void)
 
 /* MPICH over UCX before 4.2 may never return from MPI_Finalize: a rank that has finished
  * it does not reply any more, and the last flush of another rank over TCP needs its reply
- * (pmodels/mpich, pull request 6596). Libraries that are not configured for PMI 1, the
- * protocol of MPICH's own launcher, are left out. */
+ * (pmodels/mpich, pull request 6596). A library configured for another PMI than 1 is left
+ * out: leave_launcher uses PMI 1. */
 static bool may_stay(void)
 {
     char all[MPI_MAX_LIBRARY_VERSION_STRING] = "";
