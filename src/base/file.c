@@ -505,7 +505,7 @@ kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err)
     struct kg_file_writer w = {0};
     kg_status status;
 
-    KG_TRY(open_to_read(&fd, &bytes, from, false, err));
+    KG_TRY(open_to_read(&fd, &bytes, from, REGULAR, err));
     KG_TRY_GOTO(out, kg_file_temporary(&temporary, to, err));
     KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
     KG_TRY_GOTO(out, copy_into(&w, fd, from, err));
