@@ -38,7 +38,7 @@ static int number(struct kg_math_tree *t, int value)
     return value < 0 ? kg_math_node(t, KG_MATH_NEG, 0, node, 0) : node;
 }
 
-/* Whether it is a whole number of at most three digits, with a sign or without. */
+/* Whether the node is a whole number of at most three digits, with or without a sign. */
 static bool is_small(const struct kg_math_tree *t, int node, int *value)
 {
     bool minus = t->nodes[node].kind == KG_MATH_NEG;
@@ -114,14 +114,14 @@ static bool depends(const struct kg_math_tree *t, int node, int name)
                     depends(t, n->b, name));
 }
 
-/* The names of a derivative: what it is taken by, and whether all others are constant. */
+/* The variable of a derivative or integral. partial: all other names are constant. */
 struct by {
     int name;
     bool partial;
 };
 
-/* Whether the node is constant. Letters that are mostly functions or depend on others (y,
- * f, u) may not be, unless the derivative is partial. */
+/* Whether the node is certainly constant. Letters that often name functions (y, f, u) are
+ * not, unless the derivative is partial. */
 static bool is_constant(const struct kg_math_tree *t, int node, const struct by *by)
 {
     const struct kg_math_node *n = &t->nodes[node];
@@ -141,7 +141,7 @@ static bool is_constant(const struct kg_math_tree *t, int node, const struct by 
 
 static int derive(struct kg_math_tree *t, int node, const struct by *by);
 
-/* The derivative of the function itself at a; 0 for one that is not known. */
+/* The outer factor of the chain rule, func'(a); node: func(a). 0 if it is unknown. */
 static int outer(struct kg_math_tree *t, int func, int node, int a)
 {
     int one = number(t, 1);
@@ -239,7 +239,7 @@ int kg_math_derived(struct kg_math_compare *c, int node, int name, bool partial)
 
 static int integrate(struct kg_math_tree *t, int f, const struct by *x, int depth);
 
-/* u is a x + b: a, or 0. */
+/* a if u is a x + b with a not 0; else 0. */
 static int slope(struct kg_math_tree *t, int u, const struct by *x)
 {
     int a = derive(t, u, x);
@@ -247,7 +247,7 @@ static int slope(struct kg_math_tree *t, int u, const struct by *x)
     return a && is_constant(t, a, x) && !is_number(t, a, "0") ? a : 0;
 }
 
-/* The antiderivative of f(u) by u; 0 for one that is not known. */
+/* The antiderivative of func(u) with respect to u; 0 if it is unknown. */
 static int primitive(struct kg_math_tree *t, int func, int u)
 {
     int two = number(t, 2);
@@ -271,7 +271,7 @@ static int primitive(struct kg_math_tree *t, int func, int u)
     }
 }
 
-/* u^n, b^u and (..)^2 */
+/* u^n and b^u for linear u; other squares as products */
 static int integrate_power(struct kg_math_tree *t, int f, const struct by *x, int depth)
 {
     int u = t->nodes[f].a;
@@ -295,13 +295,13 @@ static int integrate_power(struct kg_math_tree *t, int f, const struct by *x, in
     if (t->nodes[u].kind != KG_MATH_FUNC ||
         (t->nodes[u].op != KG_MATH_SIN && t->nodes[u].op != KG_MATH_COS))
         return integrate(t, times(t, u, u), x, depth + 1);
-    /* 1/2 -+ cos(2 u) / 2 */
+    /* sin^2 u and cos^2 u are (1 -+ cos(2 u)) / 2 */
     a = call(t, KG_MATH_COS, times(t, two, t->nodes[u].a));
     a = t->nodes[u].op == KG_MATH_SIN ? negative(t, a) : a;
     return integrate(t, over(t, add(t, number(t, 1), a), two), x, depth + 1);
 }
 
-/* p g with a polynomial p: P0 = the integral of g; p P0 - the integral of p' P0. */
+/* Integrates p g by parts: p G - the integral of p' G, where G is the integral of g. */
 static int by_parts(struct kg_math_tree *t, int p, int g, const struct by *x, int depth)
 {
     int inner = integrate(t, g, x, depth + 1);
@@ -330,7 +330,7 @@ static bool is_polynomial(const struct kg_math_tree *t, int f, const struct by *
            is_polynomial(t, n->a, x) && (!n->b || is_polynomial(t, n->b, x));
 }
 
-/* The n of u^n with a constant n, 1/2 of a root, 1 of anything else; *base: u */
+/* n for u^n with a constant n, 1/2 for a square root, else 1. *base <- u */
 static int exponent_of(struct kg_math_tree *t, int *base, int node, const struct by *x)
 {
     const struct kg_math_node *n = &t->nodes[node];
@@ -344,7 +344,7 @@ static int exponent_of(struct kg_math_tree *t, int *base, int node, const struct
     return number(t, 1);
 }
 
-/* a / b: split sums above; 1 / u^n as u^-n, 1 / sqrt u, 1 / (a^2 + x^2). */
+/* a / b: sums in a are split; 1 / u^n and 1 / sqrt(u) become powers of u. */
 static int integrate_quotient(struct kg_math_tree *t, int f, const struct by *x,
                               int depth)
 {
@@ -375,7 +375,7 @@ static int integrate_quotient(struct kg_math_tree *t, int f, const struct by *x,
         base = b.a;
         exponent = over(t, one, number(t, 2));
     } else if (b.kind == KG_MATH_ADD && is_constant(t, n.a, x) && !slope(t, n.b, x)) {
-        return times(t, n.a, call(t, KG_MATH_ATAN, x->name)); /* proved later, or not */
+        return times(t, n.a, call(t, KG_MATH_ATAN, x->name)); /* a guess, tested later */
     }
     if (base == n.b && !slope(t, base, x))
         return 0;
@@ -440,7 +440,7 @@ static int integrate(struct kg_math_tree *t, int f, const struct by *x, int dept
     }
 }
 
-/* Whether F' is f: an antiderivative that was found is proved before it counts. */
+/* Whether F' = f: every antiderivative must pass this proof before it counts. */
 static bool is_primitive(struct kg_math_compare *c, int F, int f, int name)
 {
     struct kg_math_tree *t = c->tree;
@@ -453,7 +453,7 @@ static bool is_primitive(struct kg_math_compare *c, int F, int f, int name)
                          kg_math_replaced(c, f, name, fresh), NULL) == KG_MATH_RIGHT;
 }
 
-/* Without a pole or a branch anywhere: polynomials, exponentials, sines and cosines. */
+/* Whether f has no pole or branch point: polynomials, exponentials, sines and cosines. */
 static bool is_entire(const struct kg_math_tree *t, int f, int name)
 {
     const struct kg_math_node *n = &t->nodes[f];
@@ -487,7 +487,7 @@ struct quotient {
     int under;
 };
 
-/* The k of name^k, 0 of 1; -1 for anything else. */
+/* k for name^k, 0 for the number 1; -1 for anything else. */
 static int degree(const struct kg_math_tree *t, int node, int name)
 {
     const struct kg_math_node *n = &t->nodes[node];
@@ -506,7 +506,7 @@ static int monomial(struct kg_math_tree *t, int name, int k)
     return power(t, name, number(t, k));
 }
 
-/* a + b; over the higher power of the name where both are over powers of it. */
+/* a + b. If both denominators are powers of the name, the result has the higher one. */
 static struct quotient sum_of(struct kg_math_tree *t, struct quotient a,
                               struct quotient b, int name)
 {
@@ -522,8 +522,8 @@ static struct quotient sum_of(struct kg_math_tree *t, struct quotient a,
     return (struct quotient){add(t, a.over, b.over), j < k ? b.under : a.under};
 }
 
-/* f, a tree of the name, as one quotient of what has no quotients, as far as the rules
- * go. positive: the name is. */
+/* Writes f as one quotient whose parts have no quotients in the name, as far as the rules
+ * allow. positive: the name is positive, so that sqrt(name^2) is the name. */
 static struct quotient as_quotient(struct kg_math_tree *t, int f, int name, bool positive)
 {
     const struct kg_math_node n = t->nodes[f];
@@ -587,8 +587,7 @@ static bool is_stepped(const struct kg_math_node *n)
             n->op == KG_MATH_FACTORIAL);
 }
 
-/* The limit of f, a tree of the name, where the name goes to `at`; positive: from
- * above. */
+/* The limit of f as the name tends to `at` (positive: from above); 0 if it is unknown. */
 static int limit_of(struct kg_math_compare *c, int f, int name, int at, bool positive)
 {
     struct kg_math_tree *t = c->tree;
@@ -619,7 +618,8 @@ static int limit_of(struct kg_math_compare *c, int f, int name, int at, bool pos
     return 0;
 }
 
-/* Whether f falls to 0 as the name goes to infinity, since an exponential does. */
+/* Whether f tends to 0 as the name tends to infinity, owing to e^(a x) with negative
+ * a. */
 static bool vanishes(struct kg_math_compare *c, int f, const struct by *x)
 {
     struct kg_math_tree *t = c->tree;
@@ -648,7 +648,7 @@ static bool vanishes(struct kg_math_compare *c, int f, const struct by *x)
     }
 }
 
-/* The limit of f where the name goes to infinity of that sign. */
+/* The limit of f as the name tends to infinity with that sign. */
 static int limit_at_infinity(struct kg_math_compare *c, int f, int name, int sign)
 {
     struct kg_math_tree *t = c->tree;
@@ -660,8 +660,8 @@ static int limit_at_infinity(struct kg_math_compare *c, int f, int name, int sig
     return t->full ? 0 : limit_of(c, f, name, number(t, 0), true);
 }
 
-/* Whether a radicand may be zero at the point: on one side of it there is no root, and
- * the side that was asked for is not known here. */
+/* Whether a radicand may be zero at the point. The root then exists on one side only, and
+ * the tree does not tell from which side the limit is taken. */
 static bool ends_at(struct kg_math_compare *c, int f, int name, int at)
 {
     struct kg_math_tree *t = c->tree;
@@ -694,7 +694,7 @@ static int limit(struct kg_math_compare *c, int node)
 
 /* ---- definite integrals ---- */
 
-/* Whether f and F have no pole between the limits, the upper of which may be infinite. */
+/* Whether f, and F too if the upper limit is finite, is bounded between the limits. */
 static bool is_regular(struct kg_math_compare *c, int f, int F, int name, int low,
                        int high)
 {

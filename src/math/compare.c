@@ -24,7 +24,7 @@ verdict kg_math_both(verdict a, verdict b)
 
 /* ---- copies ---- */
 
-/* A copy with \pm taken as the sign (0: kept), and the name `from` replaced by `to`. */
+/* What copy() changes: \pm becomes the sign (0: kept), sub-tree `from` becomes `to`. */
 struct change {
     int sign;
     int from;
@@ -42,7 +42,7 @@ static int copy(struct kg_math_tree *t, int node, const struct change *change)
     n.a = (uint16_t)copy(t, n.a, change);
     n.b = (uint16_t)copy(t, n.b, change);
     if (n.kind != KG_MATH_PM && n.a == t->nodes[node].a && n.b == t->nodes[node].b)
-        return node; /* shared */
+        return node; /* unchanged, so shared */
     if (n.kind == KG_MATH_PM && change->sign) {
         if ((change->sign > 0) == (n.op == 0))
             return n.a;
@@ -88,8 +88,8 @@ static bool is_decimal(const struct kg_math_compare *c, int node)
     return false;
 }
 
-/* What is only a name for what stands on the other side of =: x, f(x), |AB|, S_1 : S_2,
- * (p, q); not 2x, x + y or x^2. */
+/* Whether the node only names the other side of =: x, f(x), |AB|, S_1 : S_2, (p, q); not
+ * 2x, x + y or x^2. */
 bool kg_math_is_name(const struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -103,7 +103,7 @@ bool kg_math_is_name(const struct kg_math_compare *c, int node)
     case KG_MATH_MUL:
         while (kg_math_at(c, node)->kind == KG_MATH_MUL)
             node = kg_math_at(c, node)->a;
-        /* the inverse of a function */
+        /* f^{-1}(x) names the inverse of a function */
         if (kg_math_at(c, node)->kind == KG_MATH_POW &&
             kg_math_at(c, kg_math_at(c, node)->b)->kind == KG_MATH_NEG)
             node = kg_math_at(c, node)->a;
@@ -128,7 +128,7 @@ bool kg_math_is_relation(const struct kg_math_compare *c, int node, int op)
     return kg_math_at(c, node)->kind == KG_MATH_REL && kg_math_at(c, node)->op == op;
 }
 
-/* a = b = c.   returns the last part, or node itself */
+/* The last part c of a = b = c; the node itself if it is no equation. */
 static int last_part(const struct kg_math_compare *c, int node)
 {
     while (kg_math_is_relation(c, node, KG_MATH_EQ))
@@ -136,8 +136,8 @@ static int last_part(const struct kg_math_compare *c, int node)
     return node;
 }
 
-/* Drop what carries no value: units, degrees, what follows about-equal, "x in" before a
- * set; a = b = c is a = c. */
+/* Drops parts without a value: units, degrees, "x in" before a set, and one side of
+ * \approx (the left if it is a name, else the right); a = b = c becomes a = c. */
 int kg_math_strip(struct kg_math_compare *c, int node)
 {
     for (;;) {
@@ -217,7 +217,6 @@ static verdict among(struct kg_math_compare *c, int one,
     return best;
 }
 
-/* As sets: every item of each side is among the items of the other. */
 verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_items *g,
                              const struct kg_math_items *a)
 {
@@ -268,7 +267,7 @@ struct chain {
     int n; /* parts */
 };
 
-/* The parts of a < b <= c from left to right; of a > b from right to left. */
+/* Splits a < b <= c into its parts; reverses a chain that begins with > or >=. */
 static void unchain(const struct kg_math_compare *c, struct chain *out, int node)
 {
     struct chain forward = {.n = 0};
@@ -308,7 +307,7 @@ static bool contains(const struct kg_math_compare *c, int node, int part)
                     contains(c, kg_math_at(c, node)->b, part));
 }
 
-/* f(x) = .. and f(y) = ..: the answer's right side with y renamed to x, or 0. */
+/* For f(x) = .. and f(y) = ..: the answer's right side with y renamed to x; else 0. */
 static int renamed(struct kg_math_compare *c, int gold, int answer, int right)
 {
     const struct kg_math_node *g = kg_math_at(c, gold);
@@ -325,7 +324,7 @@ static int renamed(struct kg_math_compare *c, int gold, int answer, int right)
     return copy(c->tree, right, &change);
 }
 
-/* x, y, t, \theta: a name that is not a capital; areas and volumes have capitals. */
+/* Whether it may name an unknown (x, y, t, \theta); capitals name areas and volumes. */
 static bool is_unknown(const struct kg_math_compare *c, int node)
 {
     return kg_math_at(c, node)->kind == KG_MATH_SYM &&
@@ -401,7 +400,6 @@ static bool is_zero(const struct kg_math_compare *c, int node)
                strlen(kg_math_leaf_text(c->tree, node));
 }
 
-/* The parts of a : b : c.   returns how many */
 static int ratio_parts(const struct kg_math_compare *c, int node, int part[MAX_RATIO])
 {
     int n = 0;
@@ -435,7 +433,7 @@ static bool is_clock(const struct kg_math_compare *c, const int part[MAX_RATIO],
            isdigit((unsigned char)text[1]) && text[0] < '6';
 }
 
-/* The same parts, or a b' = a' b for all of them; times of day have the same parts. */
+/* Right if the parts are equal, or if all a b' = a' b, except for times of day. */
 static verdict ratios(struct kg_math_compare *c, int gold, int answer)
 {
     int g[MAX_RATIO];
@@ -460,7 +458,7 @@ static verdict ratios(struct kg_math_compare *c, int gold, int answer)
 
 /* ---- words ---- */
 
-/* Bytes of the article in front of words. */
+/* Bytes of the article before the first word. */
 static size_t article(const char *text)
 {
     static const char *const articles[] = {"a ", "an ", "the "};
@@ -474,7 +472,8 @@ static size_t article(const char *text)
     return 0;
 }
 
-/* The letters of words, or of a product of letters; false for anything else. */
+/* Appends the letters and digits of words or a product.   returns false for other
+ * nodes */
 static bool letters(const struct kg_math_compare *c, int node, char *out, size_t size,
                     size_t *n)
 {
@@ -516,7 +515,7 @@ static verdict words(struct kg_math_compare *c, int gold, int answer)
 
 /* ---- values ---- */
 
-/* Of b^x and b^y with the same whole number b > 1: x and y, else the two themselves. */
+/* Replaces b^x and b^y by x and y while both have the same base, a whole number b > 1. */
 static void drop_base(const struct kg_math_compare *c, int *gold, int *answer)
 {
     for (;;) {
@@ -550,7 +549,7 @@ static verdict values(struct kg_math_compare *c, int gold, int answer)
     if (v == KG_MATH_RIGHT ||
         (v == KG_MATH_WRONG && kg_math_same_but_names(c, gold, answer) == KG_MATH_RIGHT))
         return KG_MATH_RIGHT;
-    /* 28% is written 28 too */
+    /* 28% may also be written 28 */
     while (kg_math_at(c, gold_bare)->kind == KG_MATH_PERCENT)
         gold_bare = kg_math_at(c, gold_bare)->a;
     while (kg_math_at(c, answer_bare)->kind == KG_MATH_PERCENT)
@@ -593,7 +592,7 @@ static bool is_constant_set(const struct kg_math_compare *c, int node)
            kg_math_at(c, node)->op >= KG_MATH_INF;
 }
 
-/* a : b as the number a / b; other ratios, and times of day, as they are. */
+/* a : b as the number a / b; other nodes, such as a : b : c, unchanged. */
 static int ratio_value(struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -640,7 +639,7 @@ static bool is_listed(const struct kg_math_compare *c, int node)
             kg_math_any(c->tree, node, is_pm));
 }
 
-/* Two ends in brackets that are not both round: no point, and no list. */
+/* Whether a pair has a square bracket: it is an interval, neither a point nor a list. */
 static bool is_segment(const struct kg_math_compare *c, int tuple)
 {
     return kg_math_at(c, tuple)->op != KG_MATH_ROUND &&
@@ -655,7 +654,7 @@ static bool is_empty_set(const struct kg_math_compare *c, int node)
            (n->kind == KG_MATH_CONST && n->op == KG_MATH_EMPTY);
 }
 
-/* Whether it is an inequality, or a list that has one. */
+/* Whether the node is an inequality, or a list that has one. */
 static bool has_inequality(const struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -708,7 +707,7 @@ static bool has_relation(const struct kg_math_compare *c, int node)
             has_relation(c, kg_math_at(c, node)->a));
 }
 
-/* An interval or union against relations that mean one. */
+/* Compares sets of numbers. With strict_sets, relations do not match a set. */
 static verdict sets(struct kg_math_compare *c, int gold, int answer)
 {
     if (has_relation(c, answer) && !has_relation(c, gold) && c->opts->strict_sets)
@@ -728,7 +727,7 @@ static bool is_set(const struct kg_math_compare *c, int node)
            kg_math_at(c, node)->kind == KG_MATH_SETOP;
 }
 
-/* m + n, xy, |a - b|: names alone, as of what a problem asks for. */
+/* Whether the node has only names, like a quantity of a problem: m + n, xy, |a - b|. */
 static bool is_made_of_names(const struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -770,7 +769,7 @@ static int unwrap_equation(struct kg_math_compare *c, int node, int other, bool 
     return node;
 }
 
-/* 45 degrees as 45 pi / 180 where the other side has pi. */
+/* Converts degrees to radians (45 pi / 180) if the other side has pi. */
 static int in_radians(struct kg_math_compare *c, int node, int other)
 {
     struct kg_math_tree *t = c->tree;
@@ -828,7 +827,7 @@ static bool other_half_of_day(const struct kg_math_compare *c, int gold, int ans
     return gold_half && answer_half && gold_half != answer_half;
 }
 
-/* Two sides of whatever kinds, made bare. */
+/* Compares two sides of any kind, from which any_kinds() has removed units and names. */
 static verdict bare_kinds(struct kg_math_compare *c, int gold, int answer)
 {
     int g = kg_math_at(c, gold)->kind;
@@ -846,8 +845,8 @@ static verdict bare_kinds(struct kg_math_compare *c, int gold, int answer)
     return single(c, gold, answer);
 }
 
-/* Whether they are compared as sets of numbers: at least one is a union, an interval or
- * all, and the other one too, or a relation or inequalities. */
+/* Whether to compare as sets of numbers: a side is a union or all reals, or one is an
+ * interval and the other a relation or a list with an inequality. */
 static bool are_sets(const struct kg_math_compare *c, int gold, int answer)
 {
     int g = kg_math_at(c, gold)->kind;
@@ -894,7 +893,7 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
                    ? kg_math_conclude(c, KG_MATH_WRONG, "the names are different")
                    : sets(c, gold, answer);
     verdict v = bare_kinds(c, gold, answer);
-    /* |x| < 2 and -2 < x < 2 */
+    /* such as |x| < 2 and -2 < x < 2 */
     if (v == KG_MATH_WRONG && !conflict && has_inequality(c, gold) &&
         has_inequality(c, answer) && sets(c, gold, answer) == KG_MATH_RIGHT)
         return KG_MATH_RIGHT;

@@ -18,10 +18,10 @@
 
 enum {
     BALL_BITS = 160,
-    POINTS = 4,       /* that must agree */
-    POINTS_MANY = 12, /* where values are whole, or pieces of functions meet */
-    POINTS_CA = 2,    /* of them given to Calcium where values are not rational */
-    MAX_POINTS = 36,  /* tried: at some a value is not defined */
+    POINTS = 4,       /* points that must agree */
+    POINTS_MANY = 12, /* the same if values are whole, or functions have steps */
+    POINTS_CA = 2,    /* of them proved by Calcium if values are not rational */
+    MAX_POINTS = 36,  /* points tried, because a value may be undefined */
 };
 
 static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verdict v,
@@ -33,7 +33,7 @@ static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verd
 
 /* ---- what stands in a tree ---- */
 
-/* A name of its own: a sum is none, which is evaluated. */
+/* Whether the node counts as a name; sums and products are evaluated instead. */
 static bool is_opaque(const struct kg_math_node *n)
 {
     return n->kind == KG_MATH_OPAQUE && !kg_math_is_series(n);
@@ -49,7 +49,7 @@ static bool is_abs(const struct kg_math_node *n)
     return n->kind == KG_MATH_FUNC && n->op == KG_MATH_ABS;
 }
 
-/* A root of even index of something with a name in it. */
+/* Whether a name is below a root or in the base of a power with a fractional exponent. */
 static bool has_root(const struct kg_math_tree *t, int node)
 {
     const struct kg_math_node *n = &t->nodes[node];
@@ -76,7 +76,7 @@ static bool is_stepped(const struct kg_math_node *n)
             n->op == KG_MATH_MAX || n->op == KG_MATH_MIN);
 }
 
-/* A power, or a factorial, whose symbols are best taken as whole numbers. */
+/* Whether symbols need whole values: in exponents, factorials or limits of sums. */
 static bool wants_whole(const struct kg_math_tree *t, int node)
 {
     for (; node; node = t->nodes[node].a) {
@@ -99,8 +99,8 @@ static bool wants_whole(const struct kg_math_tree *t, int node)
     return false;
 }
 
-/* Points that must agree: many where a few may agree by chance, since all of them are
- * even, or on the same side of a step. */
+/* The number of points that must agree: more if a few may agree by chance, because all
+ * are even or on the same side of a step. */
 static int points_for(const struct kg_math_tree *t, int a, int b, bool whole)
 {
     if (!kg_math_any(t, a, is_variable) && !kg_math_any(t, b, is_variable))
@@ -139,7 +139,7 @@ static void pair_clear(struct pair *p)
     acb_clear(p->b);
 }
 
-/* returns false where one of the two has no value */
+/* returns false if one of the two has no value */
 static bool pair_eval(struct pair *p, struct kg_math_eval *e, int a, int b)
 {
     e->undefined = false;
@@ -162,7 +162,7 @@ static void context_init(ca_ctx_t ctx, struct kg_math_eval *e)
     e->ctx = ctx;
 }
 
-/* Calcium's word on a == b. */
+/* Calcium's verdict on a == b. */
 static truth_t prove(struct kg_math_eval *e, int a, int b)
 {
     ca_ctx_t ctx;
@@ -183,7 +183,7 @@ static truth_t prove(struct kg_math_eval *e, int a, int b)
     return word;
 }
 
-/* Calcium's word on a(p) b(q) == a(q) b(p), where p and q are two points. */
+/* Calcium's verdict on a(p) b(q) == a(q) b(p), where p and q are two points. */
 static truth_t prove_cross(struct kg_math_eval *e, int a, int b, const int points[2])
 {
     const int tree[4] = {a, b, a, b}; /* at points p, q, q, p */
@@ -211,7 +211,7 @@ static truth_t prove_cross(struct kg_math_eval *e, int a, int b, const int point
     return word;
 }
 
-/* out = x 10^decimals, rounded.   returns false where it is too large to say */
+/* out <- x 10^decimals, rounded.   returns false if it is too large to tell */
 static bool rounded(fmpz_t out, const arb_t x, slong decimals)
 {
     arb_t s;
@@ -240,7 +240,7 @@ static bool same_rounded(const arb_t a, const arb_t b, slong decimals)
     return same;
 }
 
-/* log10 |x| of the real number, far below zero for zero. */
+/* log10 |x| of the midpoint; -1e9 for zero. */
 static double log10_size(const arb_t x)
 {
     arf_t mantissa;
@@ -292,8 +292,7 @@ static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb
     return size <= near->absolute * (1 + 1e-9);
 }
 
-/* Whether both values are enclosed closely enough to say what they are to the decimals
- * that count. */
+/* Whether both balls are small enough to determine the decimals that are compared. */
 static bool is_close_enclosure(const struct kg_math_near *near, const struct pair *p)
 {
     double bits = -log2(10) * (double)(decimals_for(p->a, p->b, near->decimals) + 1);
@@ -311,7 +310,7 @@ static bool is_close_enclosure(const struct kg_math_near *near, const struct pai
 
 /* ---- equality ---- */
 
-/* What is known after one point, or KG_MATH_RIGHT for no difference so far. */
+/* The verdict at one point; KG_MATH_RIGHT: no difference so far. */
 static enum kg_math_verdict at_point(struct kg_math_decider *d, struct kg_math_eval *e,
                                      const struct pair *p,
                                      const struct kg_math_near *near)
@@ -330,8 +329,8 @@ static enum kg_math_verdict at_point(struct kg_math_decider *d, struct kg_math_e
 
 struct tally {
     int good;      /* points at which both sides have a value */
-    int zeros;     /* others, at which both are zero: that says little */
-    bool rational; /* at all of them */
+    int zeros;     /* other points, where both are zero: that proves little */
+    bool rational; /* rational and equal at all good points */
     int used[MAX_POINTS];
 };
 
@@ -386,11 +385,11 @@ static enum kg_math_verdict prove_points(struct kg_math_decider *d,
     return because(d, KG_MATH_RIGHT, "the values are equal");
 }
 
-/* Comparisons run in a session that a limit of time or memory leaves by a jump. */
+/* The arguments of a comparison; a limit of time or memory ends it by a jump. */
 struct question {
     int a, b;
     const struct kg_math_near *near; /* equality */
-    int *sign;                       /* proportionality: of the factor */
+    int *sign;                       /* proportionality: sign of the factor */
 };
 typedef enum kg_math_verdict (*compare_fn)(struct kg_math_decider *d,
                                            const struct question *q);
@@ -433,7 +432,7 @@ static enum kg_math_verdict equal(struct kg_math_decider *d, const struct questi
 
     v = walk_points(d, &e, &tally, a, b, points_for(t, a, b, e.whole), near);
     if (roots && v == KG_MATH_RIGHT && tally.good + tally.zeros < 2) {
-        e.real = e.negative = false; /* roots that have no real value anywhere */
+        e.real = e.negative = false; /* too few points have real roots */
         tally = (struct tally){0};
         v = walk_points(d, &e, &tally, a, b, points_for(t, a, b, e.whole), near);
     }
@@ -497,7 +496,7 @@ int kg_math_order(struct kg_math_decider *d, int a, int b)
 
 /* ---- proportionality ---- */
 
-/* a(p) b(q) against a(q) b(p), where p are the values at one point and q at another. */
+/* Whether a(p) b(q) and a(q) b(p) differ; p: the values at one point, q: at another. */
 static bool cross_differs(const struct pair *p, const struct pair *q)
 {
     acb_t x;
@@ -526,7 +525,7 @@ static bool cross_differs(const struct pair *p, const struct pair *q)
     return differs;
 }
 
-/* The sign of a / b, 0 where it is not known. */
+/* The sign of a / b; 0 if it is unknown. */
 static int ratio_sign(const struct pair *p)
 {
     acb_t x;

@@ -20,7 +20,7 @@ static bool starts_with(const char *text, size_t n, const char *word)
     return len <= n && strncasecmp(text, word, len) == 0;
 }
 
-/* The last place of a word, case ignored, or NULL. */
+/* The last occurrence of word, ignoring case; NULL if there is none. */
 static const char *last_of(const char *text, size_t n, const char *word)
 {
     for (size_t i = n; i-- > 0;) {
@@ -30,7 +30,7 @@ static const char *last_of(const char *text, size_t n, const char *word)
     return NULL;
 }
 
-/* Whether "not" stands before text[at], delimiters aside; but not "or not". */
+/* Whether "not", but not "or not", precedes text[at]; delimiters between are ignored. */
 static bool is_denied(const char *text, size_t at)
 {
     while (at > 0 && kg_char_in(" $\\(*", text[at - 1]))
@@ -55,13 +55,13 @@ static const char *find_text(const char *text, size_t n, const char *what)
 /* ---- boxes ---- */
 
 struct box {
-    size_t from; /* of the command */
-    size_t to;   /* after the closing brace */
+    size_t from; /* offset of the command */
+    size_t to;   /* offset after the closing brace */
     const char *text;
     size_t n;
 };
 
-/* Whether text[i] stands between dollar signs, as far as its line tells. */
+/* Whether text[i] is inside $..$, judged by the 512 bytes of its line before it. */
 static bool in_dollars(const char *text, size_t i)
 {
     bool in = false;
@@ -71,8 +71,8 @@ static bool in_dollars(const char *text, size_t i)
     return in;
 }
 
-/* \boxed 42, \boxed\frac12: what stands up to a blank, or to the dollar sign that ends
- * the formula. */
+/* A box without braces: \boxed 42, \boxed\frac12. It ends at a $ or the end of the line;
+ * outside a formula also at a space. */
 static bool bare_box(struct box *out, const char *text, size_t n, size_t i, size_t from)
 {
     bool formula = in_dollars(text, i);
@@ -91,7 +91,7 @@ static bool bare_box(struct box *out, const char *text, size_t n, size_t i, size
     return end > from;
 }
 
-/* The box whose command starts at text[i]. bare: also one without braces. */
+/* The box whose command starts at text[i]. bare: also \framebox, or without braces. */
 static bool box_at(struct box *out, const char *text, size_t n, size_t i, bool bare)
 {
     static const char *const names[] = {"\\boxed", "\\fbox", "\\framebox"};
@@ -124,7 +124,7 @@ static bool last_box(struct box *out, const char *text, size_t n, bool bare)
     return false;
 }
 
-/* The last one that is not denied: "\boxed{6} (not \boxed{5})". */
+/* The last box that no "not" precedes: "\boxed{6} (not \boxed{5})" has the answer 6. */
 static bool last_meant_box(struct box *out, const char *text, size_t n)
 {
     do {
@@ -149,8 +149,8 @@ const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
     return box.text;
 }
 
-/* Whether two boxes with this between them are one answer: "and", a comma, nothing, or
- * anything inside one formula that is not running text. */
+/* Whether the text between two boxes makes them one answer: below 200 bytes, no empty
+ * line, and no word but one "and" or "or" (commands and \text{} do not count). */
 static bool joins_boxes(const char *text, size_t n)
 {
     int words = 0;
@@ -177,8 +177,8 @@ static bool joins_boxes(const char *text, size_t n)
     return words <= 1 && n < 200;
 }
 
-/* Whether the last box was cut off: \boxed{12. What stands in an earlier one is then not
- * the answer. */
+/* Whether the last box was cut off: \boxed{12 without its brace. An earlier box is then
+ * not the answer. */
 static bool ends_in_open_box(struct kg_math_text t)
 {
     struct box box;
@@ -214,7 +214,7 @@ static kg_status put_boxes(struct kg_math_found *found, const char *text, size_t
 
 /* ---- running text or formula ---- */
 
-/* Bytes of a UTF-8 letter of running text (no sign of mathematics) at text, or 0. */
+/* Bytes of the UTF-8 letter of running text (Arabic, CJK, ..) at text; 0 if none. */
 static size_t foreign_letter(const char *text, size_t n)
 {
     unsigned char c = (unsigned char)text[0];
@@ -247,8 +247,8 @@ static size_t skip_command(const char *text, size_t n, size_t i)
     return i < n ? i : n;
 }
 
-/* A word of running text: not all capitals (AB is a segment), none that the parser
- * knows, and of two letters only the commonest (dt is a product). */
+/* Whether the word is running text: not in capitals (AB is a segment), not known to the
+ * parser, and with two letters only if very common (dt is a product). */
 static bool is_running(const char *text, size_t len)
 {
     static const char shortest[] = " is of to so we be by if no he it as us my la le de ";
@@ -270,8 +270,8 @@ static bool is_running(const char *text, size_t len)
             row->group == KG_MATH_G_ABOUT);
 }
 
-/* Running words of the text, outside of \text{} and its kin; many as soon as one is
- * followed by a colon. */
+/* The number of words of running text outside \text{} and similar commands; 99 if a colon
+ * follows one, or for foreign letters. */
 static int running_words(const char *text, size_t n)
 {
     int words = 0;
@@ -307,7 +307,7 @@ bool kg_math_is_prose(struct kg_math_text t)
 struct candidate {
     const char *text;
     size_t n;
-    const char *end; /* after it, delimiters included */
+    const char *end; /* after the candidate and its closing delimiter */
     bool formula;
     bool bare; /* a formula without delimiters */
 };
@@ -329,8 +329,8 @@ static const struct delimiters delimiters[] = {
 
 enum { DELIMITERS = sizeof delimiters / sizeof *delimiters };
 
-/* A walk over the candidates of a text. clear[i]: up to there no i-th closing delimiter
- * stands, so that openings without end are not searched again and again. */
+/* An iterator over the candidates of a text. clear[i]: no closing delimiter i starts
+ * between `at` and there, so that unclosed openings are not searched repeatedly. */
 struct walk {
     const char *start;
     const char *at;
@@ -358,18 +358,18 @@ static const char *find_close(struct walk *w, size_t i, const char *inside)
     const char *found = find_between(from, limit, close);
     size_t tail = strlen(close) - 1;
 
-    /* \$ is money */
+    /* \$ is money, not a delimiter */
     while (found && *close == '$' && found > inside && found[-1] == '\\')
         found = find_between(found + 1, limit, close);
 
-    /* one that starts before the limit and ends after it has not been seen */
+    /* a delimiter across the limit has not been seen */
     if (!found && (size_t)(limit - inside) > tail && limit - (ptrdiff_t)tail > from)
         w->clear[i] = limit - tail;
     return found;
 }
 
-/* Whether what stands between dollars is running text between sums of money: words, or
- * more than one line without a command. */
+/* Whether the text between dollar signs is running text between two sums of money: it has
+ * two words or, between single signs, an empty line, or a line break and no command. */
 static bool is_money(const struct candidate *c, bool single)
 {
     return running_words(c->text, c->n) >= 2 ||
@@ -377,7 +377,6 @@ static bool is_money(const struct candidate *c, bool single)
             (!memchr(c->text, '\\', c->n) || find_text(c->text, c->n, "\n\n")));
 }
 
-/* The formula that opens at p. */
 static bool formula_at(struct candidate *out, struct walk *w, const char *p)
 {
     for (size_t i = 0; i < DELIMITERS; i++) {
@@ -404,7 +403,7 @@ static const char *skip_blanks(const char *p, const char *end)
     return p;
 }
 
-/* Numbers with operators between them: "35 + 70 = 105", "13/28", "28 %". */
+/* The end of a run of numbers and operators at p: "35 + 70 = 105", "13/28", "28 %". */
 static const char *run_end(const char *p, const char *end)
 {
     const char *at = kg_math_number_end(p, end);
@@ -430,7 +429,7 @@ static const char *run_end(const char *p, const char *end)
     return p;
 }
 
-/* "(7, 6)" in running text */
+/* A tuple in running text: "(7, 6)". */
 static bool plain_tuple(struct candidate *out, const char *p, const char *end)
 {
     const char *at = p + 1;
@@ -471,8 +470,8 @@ static bool number_at(struct candidate *out, const char *start, const char *p,
     return true;
 }
 
-/* The formula without delimiters at p, where a command, or a number and then one, is.
- * A minus in front belongs to it. */
+/* The formula without delimiters at p, which begins with a command, or with a number
+ * before one. It includes a minus sign before it. */
 static bool bare_at(struct candidate *out, const char *start, const char *p,
                     const char *end)
 {
@@ -490,7 +489,6 @@ static bool bare_at(struct candidate *out, const char *start, const char *p,
     return true;
 }
 
-/* The next candidate of the walk. */
 static bool next_candidate(struct candidate *out, struct walk *w)
 {
     for (; w->at < w->end; w->at++) {
@@ -525,13 +523,13 @@ static bool has_digit(const struct candidate *c)
     return false;
 }
 
-/* A formula that is but a name: "the largest $n$ is" */
+/* Whether the formula is only a name: "the largest $n$ is" */
 static bool is_mention(const struct candidate *c)
 {
     return c->formula && c->n <= 2 && isalpha((unsigned char)c->text[0]);
 }
 
-/* What may stand between formulas that are one answer. */
+/* Whether only joining words and separators are between two formulas of one answer. */
 static bool only_joins(const char *from, const char *to)
 {
     while (from < to) {
@@ -549,7 +547,7 @@ static bool only_joins(const char *from, const char *to)
     return true;
 }
 
-/* Without the marks of emphasis around it, a full stop after them included: **12**. */
+/* The text without Markdown emphasis (**12**) or a full stop after the closing marks. */
 static struct kg_math_text unmarked(struct kg_math_text t)
 {
     size_t end = t.n;
@@ -616,8 +614,7 @@ static size_t changed_by(const char *p, const char *end)
     }
 }
 
-/* The word before p where it changes the value there: "negative 3".   *n: its bytes, 0
- * for none */
+/* The word before p if it changes the value at p: "negative 3".   *n: its bytes or 0 */
 static const char *changing_word(const char *start, const char *p, size_t *n)
 {
     while (p > start && kg_char_in(" *", p[-1]))
@@ -632,8 +629,8 @@ static const char *changing_word(const char *start, const char *p, size_t *n)
     return p;
 }
 
-/* Whether it is no answer of the text, as what stands beside it makes it another value;
- * words that are taken along are left to those who read them. */
+/* Whether the text around a candidate makes it another value, hence not the answer. A
+ * word before it does not count: put_candidate() extracts it too. */
 static bool is_altered(const struct candidate *c, struct kg_math_text t)
 {
     const struct kg_math_text value = {c->text, (size_t)(c->end - c->text)};
@@ -643,7 +640,7 @@ static bool is_altered(const struct candidate *c, struct kg_math_text t)
     return n == 0 && kg_math_is_altered(t.text, value, c->formula, t.text + t.n);
 }
 
-/* A candidate of the text t, and the words beside it that change its value. */
+/* Extracts a candidate of the text t, with the words around it that change its value. */
 static kg_status put_candidate(struct kg_math_found *found, const struct candidate *c,
                                struct kg_math_text t, struct kg_err *err)
 {
@@ -664,7 +661,7 @@ static kg_status put_candidate(struct kg_math_found *found, const struct candida
     return KG_OK;
 }
 
-/* The formulas of the text where nothing but them and joining words is there. */
+/* Extracts the formulas of the text if it has only formulas and joining words. */
 static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
                             struct kg_err *err)
 {
@@ -697,10 +694,10 @@ static bool starts_list(const char *start, const char *at)
     return at - start >= 4 && strncasecmp(at - 4, " are", 4) == 0;
 }
 
-enum { MAX_SENTENCE = 1024 }; /* bytes of one that are looked at */
+enum { MAX_SENTENCE = 1024 }; /* bytes of a sentence that are read */
 
-/* Whether the text goes on after a candidate, by words that say so or because it was cut
- * off in the middle of a sentence: then the candidate was only computed on the way. */
+/* Whether the candidate is an intermediate result: a word such as "then" or "but" comes
+ * after it, or the text ends in the middle of a sentence. */
 static bool is_on_the_way(const struct candidate *c, const char *end)
 {
     static const char onward[] = " then next wait but however need must remains ";
@@ -726,9 +723,8 @@ static bool is_on_the_way(const struct candidate *c, const char *end)
     return kg_char_in(",+-*/=(", end[-1]);
 }
 
-/* Whether the sentence goes on after a formula without delimiters, by more than the word
- * for what it counts: "\frac{7}{4} apples." says how many, and other text may be of
- * something else. */
+/* Whether more than one word of the sentence follows a formula without delimiters. One
+ * word is what it counts ("\frac{7}{4} apples."); more may be about something else. */
 static bool is_passing(const struct candidate *c, const char *end)
 {
     const char *limit = end - c->end < MAX_SENTENCE ? end : c->end + MAX_SENTENCE;
@@ -742,7 +738,7 @@ static bool is_passing(const struct candidate *c, const char *end)
     return running_words(c->end, (size_t)(stop - c->end)) > 1;
 }
 
-/* The last candidate; all of those after "are", as they were written. */
+/* Extracts the last candidate; after "are", the whole list that ends with it. */
 static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
@@ -794,14 +790,14 @@ bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t)
     const char *stop = memchr(best, '\n', (size_t)(end - best));
     out->text = best;
     out->n = (size_t)((stop ? stop : end) - best);
-    /* a formula set apart goes on over lines */
+    /* a displayed formula may have several lines */
     if (stop && best + 1 < stop && (best[0] == '$' || best[0] == '\\'))
         out->n = (size_t)(end - best);
     return out->n > 0;
 }
 
-/* The first candidate; one without a digit only where no words lead up to it ("in the
- * domain of $f(x)$ is 19"), or where there is no other. */
+/* Extracts the first candidate. One without a digit counts only if no words precede it
+ * ("in the domain of $f(x)$ is 19" has the answer 19), or if there is no other. */
 static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
                            struct kg_err *err)
 {
@@ -830,7 +826,7 @@ static bool has_formula(struct kg_math_text t)
     return find_text(t.text, t.n, "\\(") || find_text(t.text, t.n, "\\[");
 }
 
-/* A text that is nothing but an answer. */
+/* Extracts the whole text if it is nothing but an answer. */
 static kg_status put_bare(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
@@ -858,7 +854,7 @@ static kg_status put_anchored(struct kg_math_found *found, struct kg_math_text t
     return found->any ? KG_OK : put_first(found, rest, err);
 }
 
-/* A bare answer that nothing announces. */
+/* Extracts a bare answer, unless the text announces one ("answer:"). */
 static kg_status put_bare_alone(struct kg_math_found *found, struct kg_math_text t,
                                 struct kg_err *err)
 {

@@ -29,7 +29,7 @@ void kg_math_result_release(struct kg_math_result *r) { kg_str_release(&r->extra
 
 /* ---- the same words ---- */
 
-/* The length of "\text{" and its kin at text, or 0. */
+/* Bytes of "\text{" or a similar command at text; 0 if there is none. */
 static size_t wrapper(const char *text, size_t n)
 {
     static const char *const wrappers[] = {"\\text{",  "\\textbf{", "\\mathrm{",
@@ -45,7 +45,7 @@ static size_t wrapper(const char *text, size_t n)
     return 0;
 }
 
-/* A space that may be dropped: not one between digits. */
+/* Whether text[i] is a space that may be dropped: one that is not between digits. */
 static bool is_idle_space(const char *text, size_t n, size_t i)
 {
     size_t next = i;
@@ -68,18 +68,18 @@ static void lower_words(struct kg_str *s)
             return;
         letters++;
     }
-    /* Cx is not cx */
+    /* short words keep their case: Cx is not cx */
     if (letters < 3 && strcasecmp(kg_str_text(s), "no") != 0)
         return;
     for (size_t i = 0; i < s->len; i++)
         s->data[i] = (char)tolower((unsigned char)s->data[i]);
 }
 
-/* Words compared without case, spacing, markup and end punctuation. */
+/* Appends the text without case, spacing, markup and final punctuation. */
 static kg_status math_words(struct kg_str *out, const char *text, size_t n,
                             struct kg_err *err)
 {
-    int open = 0; /* wrappers whose brace is to be dropped; they do not nest others */
+    int open = 0; /* wrappers whose closing brace is to be dropped */
 
     for (size_t i = 0; i < n; i++) {
         size_t len = wrapper(text + i, n - i);
@@ -213,7 +213,7 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
     return kg_math_say(job, v, c.decider.reason);
 }
 
-/* In small letters, and "negative five" with its sign. */
+/* Appends a number in words, in lower case, with "-" for "negative" or "minus". */
 static kg_status put_number_words(struct kg_str *out, struct kg_math_text t,
                                   struct kg_err *err)
 {
@@ -226,7 +226,7 @@ static kg_status put_number_words(struct kg_str *out, struct kg_math_text t,
     return KG_OK;
 }
 
-/* A formula made plain; of a phrase that names a set, the set. */
+/* Appends the text as plain LaTeX; for a phrase such as "no solution", its formula. */
 static kg_status make_plain(struct kg_str *out, const struct kg_str *text,
                             struct kg_err *err)
 {
@@ -240,7 +240,7 @@ static kg_status make_plain(struct kg_str *out, const struct kg_str *text,
     return kg_math_clean(out, kg_str_text(text), text->len, err);
 }
 
-/* Words and not a product: more than three letters, or not all of them small. */
+/* Whether the text is words, not a product: over three bytes, or not all lower case. */
 static bool is_word(const struct kg_str *s)
 {
     bool letters = s->len > 3 || (s->len > 0 && strspn(s->data, LOWER) < s->len);
@@ -252,7 +252,7 @@ static bool is_word(const struct kg_str *s)
     return letters;
 }
 
-/* A digit, a comma, a digit; and no other comma. */
+/* Whether the text has one comma, between two digits. */
 static bool has_decimal_comma(const struct kg_str *s)
 {
     const char *comma = memchr(kg_str_text(s), ',', s->len);
@@ -262,8 +262,8 @@ static bool has_decimal_comma(const struct kg_str *s)
            isdigit((unsigned char)comma[1]) && !memchr(comma + 1, ',', s->len - at - 1);
 }
 
-/* Whether text[i] is the letter of another option: one that is bracketed, or that is
- * offered with the first ("or D"). */
+/* Whether text[i] is the letter of a further option: a ) follows it, or it is joined to
+ * the first ("or D"). */
 static bool is_option(struct kg_math_text t, size_t i)
 {
     static const char *const joins[] = {"or ", "and ", ", ", "/", "(", "or (", "and ("};
@@ -294,9 +294,9 @@ static bool names_another(struct kg_math_text t, size_t first)
 /* How a choice is written: "C"; "(C)", "C) 12"; "C. 12", "C: 12". */
 enum choice_form { CHOICE_BARE, CHOICE_BRACKETED, CHOICE_DOTTED };
 
-/* The letter of a choice that is the whole text ("C") or stands marked before what it
- * stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12", "C. a worm"); 0 for neither, and
- * where another option is named too. */
+/* The letter of a choice: the whole text ("C"), or marked before the text of the option
+ * ("\textbf{(C)}\ 12", "C) 12", "C. 12", "C. a worm"). 0 if there is none, or if a
+ * further option is named. */
 static char choice_letter(struct kg_math_text t, enum choice_form *form)
 {
     size_t i = 0;
@@ -321,13 +321,13 @@ static char choice_letter(struct kg_math_text t, enum choice_form *form)
     return names_another(t, i) ? 0 : t.text[i];
 }
 
-/* The letters of several choices, all joined ("AC") or all apart ("A, C", "(A) and
- * (C)"), as bits; 0 for anything else, as are the points (A,C). */
+/* The letters of several choices as bits, all joined ("AC") or all apart ("A, C", "(A)
+ * and (C)"; sets *apart); 0 for anything else, such as the points (A,C). */
 static unsigned choice_letters(struct kg_math_text t, bool *apart)
 {
     unsigned found = 0;
     size_t i = wrapper(t.text, t.n);
-    size_t joined = 0; /* letters with one right before them */
+    size_t joined = 0; /* letters directly after a letter */
     size_t n = 0;
 
     while (t.n > i && t.text[t.n - 1] == '.')
@@ -349,8 +349,8 @@ static unsigned choice_letters(struct kg_math_text t, bool *apart)
     return n > 1 && (joined == 0 || joined == n - 1) ? found : 0;
 }
 
-/* Whether both are letters of a choice, at least one of them marked, and not both by a
- * full stop; *same tells. */
+/* Whether both sides are choices (several letters; or one, marked, and not by a full stop
+ * on both sides).   *same <- whether the letters are equal */
 static bool are_choices(bool *same, const struct kg_str *gold,
                         const struct kg_str *answer)
 {
@@ -396,7 +396,7 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     if (is_word(&s.gold) && is_word(&s.answer) &&
         !kg_math_is_number_words(text_of(&s.gold)) && s.gold.len > 1 &&
         s.answer.len > 1) {
-        /* trees would take them for products of letters, in any order */
+        /* as trees they would be products of letters, equal in any order */
         kg_math_say(job, KG_MATH_WRONG, "the words are different");
         goto out;
     }
@@ -441,8 +441,8 @@ static struct kg_math_text trimmed(struct kg_math_text t)
     return t;
 }
 
-/* A gold letter, and running text that chooses; or a letter, and a gold choice with its
- * text ("C Cecile"). */
+/* Whether to compare choices: the gold answer is a letter and the answer running text; or
+ * the answer is a letter and the gold answer a letter with its text ("C Cecile"). */
 static bool asks_choice(const struct kg_math_job *job)
 {
     struct kg_math_text gold = trimmed(job->gold);
@@ -456,7 +456,7 @@ static bool asks_choice(const struct kg_math_job *job)
            kg_math_choice(gold.text, gold.n) != 0;
 }
 
-/* By what can be read in the answer: a letter, or the formula that is found. */
+/* Grades by the letter or formula that is extracted from the answer. */
 static kg_status grade_found(struct kg_math_job *job, struct kg_err *err)
 {
     struct kg_math_found gold = {0};
@@ -490,8 +490,8 @@ out:
     return status;
 }
 
-/* The whole answer in the words of the gold answer, or what stands after "the answer
- * is", whatever could be read in it: identical text is right. */
+/* Right if the whole answer, or the text after its last "the answer is", has the words of
+ * the gold answer, even if no formula was found or understood. */
 static kg_status compare_words(struct kg_math_job *job, struct kg_err *err)
 {
     struct kg_math_text words = kg_math_trimmed(kg_math_tail(job->answer));
@@ -526,7 +526,7 @@ kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
 
 /* ---- all modes ---- */
 
-/* Readers of formulas take a NUL for the end of the text. */
+/* A NUL would end the text for the parser. */
 static bool has_nul(const struct kg_str *s)
 {
     return s->len > 0 && memchr(s->data, 0, s->len);
@@ -571,9 +571,8 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
 
 /* ---- modes ---- */
 
-/* A mode is a rule for all of an answer: how it is found and when it is right. The first
- * is kedge's own, the others repeat published runs, so two modes may disagree; they
- * are in guests/lab. */
+/* A mode defines how an answer is found and when it is right. The first is kedge's own;
+ * the others, in guests/lab, reproduce published graders, so two modes may disagree. */
 static const struct kg_math_mode modes[] = {
     {"default", "exact arithmetic on the value of the answer", NULL,
      kg_math_grade_default},

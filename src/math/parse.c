@@ -70,7 +70,7 @@ static const struct kg_math_command *eat_group(struct kg_math_parser *p,
 
 /* ---- lists ---- */
 
-/* \text{..} that only joins: it ends in "and" or "or". *all: in "and" */
+/* Whether \text{..} only joins: it is empty or ends in "and" or "or". *all: in "and" */
 static bool joins(const char *text, size_t n, bool *all)
 {
     while (n > 0 && (isspace((unsigned char)text[n - 1]) || text[n - 1] == ','))
@@ -97,8 +97,8 @@ static bool eat_joining_text(struct kg_math_parser *p, bool *all)
     return false;
 }
 
-/* Consume what separates items.   returns 0 for nothing, ',', ';', '&' for "and" or '|'
- * for "or" */
+/* Consumes the separators before an item.   returns 0 for none, ',', ';', '&' for "and"
+ * or '|' for "or" */
 static char separator(struct kg_math_parser *p)
 {
     const struct kg_math_command *row;
@@ -122,7 +122,7 @@ static char separator(struct kg_math_parser *p)
 
 struct items {
     int node[KG_MATH_MAX_ITEMS];
-    char before[KG_MATH_MAX_ITEMS]; /* the separator in front */
+    char before[KG_MATH_MAX_ITEMS]; /* the separator before each item */
     int n;
 };
 
@@ -131,8 +131,8 @@ static bool is_assignment(const struct kg_math_tree *t, int node)
     return t->nodes[node].kind == KG_MATH_REL && t->nodes[node].op == KG_MATH_EQ;
 }
 
-/* "p=5, q=2; p=7, q=2": groups of the same number (> 1) of assignments.   returns that
- * number or 0 */
+/* The size of the groups if all items are assignments in groups of equal size > 1: "p=5,
+ * q=2; p=7, q=2"; else 0. */
 static int group_size(const struct kg_math_tree *t, const struct items *items)
 {
     int size = 0;
@@ -275,7 +275,7 @@ static int parse_set(struct kg_math_parser *p)
 
     while (left) {
         row = eat_group(p, KG_MATH_G_SETOP);
-        /* U between intervals */
+        /* U is a union between intervals */
         if (!row && !(p->t->nodes[left].kind == KG_MATH_TUPLE && kg_math_eat(p, "U")))
             return left;
         int right = parse_ratio(p);
@@ -293,7 +293,7 @@ int kg_math_parse_chain(struct kg_math_parser *p)
     const char *from = p->p;
     int n = 0;
 
-    /* "= 5", "\approx 3.14", "about 3.14" */
+    /* drop a leading "=", "\approx" or "about" */
     if (eat_group(p, KG_MATH_G_ABOUT))
         from = p->p;
     op[0] = eat_relation(p);
@@ -348,8 +348,8 @@ static int signed_node(struct kg_math_tree *t, char sign, int node)
     return kg_math_node(t, KG_MATH_PM, sign == 'm', node, 0);
 }
 
-/* Whether the [ that comes next is the end of [2,5[: nothing that could be inside of
- * brackets follows. */
+/* Whether the next [ closes an interval such as [2,5[: a bracket is open, and after the [
+ * comes a separator or the end. */
 static bool closes_open_end(struct kg_math_parser *p)
 {
     static const char *const next[] = {",", ")", "\\cup", "\\cap", "\\text"};
@@ -438,7 +438,7 @@ static bool is_name_node(const struct kg_math_node *n)
     return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
 }
 
-/* The next word of [*at, end), after which *at is left.   returns its bytes, or 0 */
+/* The next word of [*at, end); *at moves past it.   returns its bytes, or 0 */
 static size_t next_word(const char **word, const char **at, const char *end)
 {
     while (*at < end && !isalpha((unsigned char)**at))
@@ -449,7 +449,7 @@ static size_t next_word(const char **word, const char **at, const char *end)
     return (size_t)(*at - *word);
 }
 
-/* Whether the first (or last) word of WORDS is one of which nothing is known. */
+/* Whether the first (last: the last) word of WORDS is not in the table of words. */
 static bool is_unknown(const struct kg_math_tree *t, int words, bool last)
 {
     const char *at = kg_math_leaf_text(t, words);
@@ -475,8 +475,8 @@ static bool rambles(const struct kg_math_tree *t, int value, int words)
            is_unknown(t, n->b, true) && is_unknown(t, words, false);
 }
 
-/* The value with what the word beside it makes of it: itself where the word says nothing
- * of it.   returns 0 where it is not known */
+/* The value as changed by the word next to it ("percent", "million"); itself if the word
+ * changes nothing.   returns 0 if the changed value is unknown */
 static int with_word(struct kg_math_tree *t, int value, const struct kg_math_command *row)
 {
     switch (row ? (enum kg_math_group)row->group : KG_MATH_G_UNIT) {
@@ -499,9 +499,9 @@ static int with_word(struct kg_math_tree *t, int value, const struct kg_math_com
     }
 }
 
-/* Words beside a value are its unit, which a power goes with; but million, percent and
- * degrees count, and what changes the value ("not", "squared") leaves none that is known.
- */
+/* Makes words next to a value its unit, without the unit's power. Words such as million,
+ * percent and degrees change the value; after "not" or "squared" it is unknown, and the
+ * result is a product that equals no number. */
 static int with_unit(struct kg_math_parser *p, int value, int words)
 {
     struct kg_math_tree *t = p->t;
@@ -522,8 +522,8 @@ static int with_unit(struct kg_math_parser *p, int value, int words)
     return kg_math_node(t, KG_MATH_UNIT, 0, changed, words);
 }
 
-/* A plain word that the table has not, after a number or its unit ("5 apples"): WORDS.
- * Short ones, and what is not set apart, are products of letters.   returns 0 for none */
+/* An unknown word after a number or its unit ("5 apples"), as WORDS. Short words, and
+ * words without a space before them, are products of letters.   returns 0 for none */
 static int plain_word(struct kg_math_parser *p, int left)
 {
     bool unit = p->t->nodes[left].kind == KG_MATH_UNIT;
@@ -545,7 +545,7 @@ static int plain_word(struct kg_math_parser *p, int left)
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, word, len);
 }
 
-/* What after a value says nothing of it, as WORDS.   returns 0 for none */
+/* A unit or words after a value, as WORDS.   returns 0 for none */
 static int idle_words(struct kg_math_parser *p, int left)
 {
     int words = kg_math_parse_bracketed_word(p, left);
@@ -562,7 +562,7 @@ static bool is_words(const struct kg_math_tree *t, int node)
     return t->nodes[node].kind == KG_MATH_WORDS;
 }
 
-/* The s of "5 m/s": a name below a unit is one too. */
+/* Whether a name after * or / continues the unit: the s of "5 m/s". */
 static bool continues_unit(const struct kg_math_tree *t, char op, int left, int right)
 {
     while (t->nodes[right].kind == KG_MATH_POW)
@@ -579,7 +579,6 @@ static bool next_is(struct kg_math_parser *p, enum kg_math_group group)
     return row && row->group == group;
 }
 
-/* An operand after an operator may carry a sign. */
 static int parse_operand(struct kg_math_parser *p)
 {
     char sign = eat_sign(p);
@@ -587,7 +586,7 @@ static int parse_operand(struct kg_math_parser *p)
     return signed_node(p->t, sign, kg_math_parse_postfix(p));
 }
 
-/* The x of 6.02 x 10^23. */
+/* Consumes the x of 6.02 x 10^23. */
 static bool eat_times_ten(struct kg_math_parser *p)
 {
     const char *from = p->p;
@@ -659,8 +658,8 @@ static int signed_term(struct kg_math_parser *p, char sign)
     return signed_node(p->t, sign, signed_node(p->t, own, kg_math_parse_term(p)));
 }
 
-/* a \bmod b = a - b floor(a / b).   Among several terms it is not known what it takes. A
- * class, a \pmod b, takes all of them. */
+/* a \bmod b = a - b floor(a / b). If a is one of several terms, \bmod may mean only some
+ * of them: an error. A class, a \pmod b, means all of them. */
 static int modulo(struct kg_math_parser *p, int a, bool alone, bool is_class,
                   bool bracket)
 {

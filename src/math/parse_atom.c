@@ -9,7 +9,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { MAX_NAME = 100 }; /* of a name that gets something after it */
+enum { MAX_NAME = 100 }; /* bytes of a name that gets a subscript or argument */
 
 /* ---- raw text ---- */
 
@@ -31,7 +31,6 @@ const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n)
     return NULL;
 }
 
-/* {..}, a command, or one byte, as text.   returns NULL for none */
 const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n)
 {
     size_t len;
@@ -47,7 +46,7 @@ const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n)
     return text;
 }
 
-/* Bytes of a style command at text, which a name does not keep; 0 for none. */
+/* Bytes of a style command at text, which names leave out; 0 if there is none. */
 static size_t style_length(const char *text, size_t n)
 {
     size_t len = 0;
@@ -83,7 +82,7 @@ int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *l
 
 /* ---- numbers ---- */
 
-/* Digits in groups of three after `p`, set apart by c: ",234,567".   returns where they
+/* Groups of three digits at p, each after the separator c: ",234,567".   returns their
  * end */
 static const char *thousands(const char *p, const char *end, char c)
 {
@@ -112,7 +111,7 @@ static bool put_digits(struct number *out, const char *from, const char *to)
     return true;
 }
 
-/* Where the whole part that starts at p->p ends, thousands included. */
+/* The end of the integer part at p->p, with its groups of thousands. */
 static const char *whole_end(struct kg_math_parser *p)
 {
     const char *at = p->p;
@@ -126,10 +125,10 @@ static const char *whole_end(struct kg_math_parser *p)
     if (more > at)
         return more;
     more = thousands(at, p->end, ' ');
-    return more < p->end && *more == '/' ? at : more; /* 5 121/144 */
+    return more < p->end && *more == '/' ? at : more; /* the mixed number 5 121/144 */
 }
 
-/* The digits of 0.(3), consumed, or NULL; those of 2.5(4) may be a factor. */
+/* Consumes the repeating digits of 0.(3); else NULL. In 2.5(4), the 4 may be a factor. */
 static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
 {
     const char *from = p->p + 1;
@@ -146,8 +145,8 @@ static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
     return from;
 }
 
-/* The repeating digits after a decimal point, \overline{..}, \dot{..} or 0.(..), or
- * NULL */
+/* The repeating digits after a decimal point, written \overline{..}, \bar{..}, \dot{..}
+ * or 0.(..); else NULL. */
 static const char *repeating(struct kg_math_parser *p, size_t *n)
 {
     static const char *const marks[] = {"\\overline", "\\bar", "\\dot"};
@@ -169,8 +168,8 @@ static const char *repeating(struct kg_math_parser *p, size_t *n)
     return NULL;
 }
 
-/* How many digits at the end repeat: one that stands there three times, or more that
- * stand there twice; 0 for none. */
+/* The length of the block that repeats at the end: one digit at least three times, or a
+ * longer block at least twice; 0 if there is none. */
 static size_t repeated_block(const char *digits, size_t n)
 {
     for (size_t len = 1; 2 * len <= n; len++) {
@@ -185,7 +184,7 @@ static size_t repeated_block(const char *digits, size_t n)
     return 0;
 }
 
-/* The dots of 0.1666\ldots, or at the end of the text of any number. */
+/* Consumes the dots of 0.1666\ldots; of a whole number only at the end of the text. */
 static bool eat_dots(struct kg_math_parser *p, bool whole)
 {
     const char *from = p->p;
@@ -201,7 +200,7 @@ static bool eat_dots(struct kg_math_parser *p, bool whole)
     return false;
 }
 
-/* number + repeated digits / 99..900..0, exactly; `places` digits stand before them */
+/* number + digits / 99..900..0, exactly: the digits repeat after `places` decimals. */
 static int add_repeating(struct kg_math_parser *p, int number, size_t places,
                          const char *digits, size_t n)
 {
@@ -209,7 +208,7 @@ static int add_repeating(struct kg_math_parser *p, int number, size_t places,
 
     if (n + places > sizeof under)
         return kg_math_parse_fail(p, "too many digits");
-    p->t->nodes[number].op = 1; /* no decimal fraction that was cut off */
+    p->t->nodes[number].op = 1; /* exact, not a rounded decimal fraction */
     memset(under, '9', n);
     memset(under + n, '0', places);
     return kg_math_node(
@@ -218,7 +217,7 @@ static int add_repeating(struct kg_math_parser *p, int number, size_t places,
                      kg_math_leaf(p->t, KG_MATH_NUM, 0, under, n + places)));
 }
 
-/* "e33" of 4.5e33.   returns number 10^33 */
+/* Consumes the "e33" of 4.5e33.   returns number 10^33, or number if there is none */
 static int with_exponent(struct kg_math_parser *p, int number)
 {
     const char *at = p->p + 1;
@@ -246,7 +245,7 @@ bool kg_math_is_whole(const struct kg_math_tree *t, int node)
     return t->nodes[node].kind == KG_MATH_NUM && !strchr(kg_math_leaf_text(t, node), '.');
 }
 
-/* Whether the fraction is of whole numbers and below one, as in 3\frac{1}{2}. */
+/* Whether the node is a fraction of whole numbers below one, as in 3\frac{1}{2}. */
 static bool is_proper(const struct kg_math_tree *t, int node)
 {
     const struct kg_math_node *n = &t->nodes[node];
@@ -300,7 +299,7 @@ static int with_fraction(struct kg_math_parser *p, int number)
     return number;
 }
 
-/* Inside of brackets a comma separates: (1,3) is no 1.3. */
+/* Inside brackets a comma separates: (1,3) is not 1.3. */
 static bool is_decimal_comma(const struct kg_math_parser *p, const char *at)
 {
     return *at == ',' && (p->flags & KG_MATH_DECIMAL_COMMA) && p->brackets == 0 &&
@@ -404,7 +403,7 @@ int kg_math_parse_script(struct kg_math_parser *p)
 
 /* ---- after a value ---- */
 
-/* A name gets the subscript; x^2_0 is (x_0)^2. */
+/* Adds the subscript to the name; x^2_0 is (x_0)^2. */
 static int with_subscript(struct kg_math_parser *p, int node)
 {
     struct kg_math_tree *t = p->t;
@@ -437,7 +436,7 @@ static bool takes_subscript(const struct kg_math_tree *t, int node)
            (kind == KG_MATH_CONST && t->nodes[node].len);
 }
 
-/* x' and x'' are names of their own; of anything else a prime is dropped (minutes,
+/* x' and x'' are distinct names; after anything else a prime is dropped (minutes,
  * seconds). */
 static int with_prime(struct kg_math_parser *p, int node)
 {
@@ -451,8 +450,8 @@ static int with_prime(struct kg_math_parser *p, int node)
     return node;
 }
 
-/* I(0) is a value of the function I and no product with zero: a name of its own.
- * returns false, with nothing consumed, where no whole number in brackets follows */
+/* I(0) is a value of the function I, not a product with zero: it becomes one name.
+ * returns false, with nothing consumed, unless a name and a whole number are given */
 static bool with_argument(struct kg_math_parser *p, int node)
 {
     struct kg_math_tree *t = p->t;
@@ -473,7 +472,7 @@ static bool with_argument(struct kg_math_parser *p, int node)
     return true;
 }
 
-/* The o of 90^o, which is meant for a ring. */
+/* Consumes the o of 90^o, which is written for a degree sign. */
 static bool eat_ring(struct kg_math_parser *p, bool braces)
 {
     static const char *const rings[] = {"o", "\\text{o}", "\\mathrm{o}"};
@@ -489,8 +488,8 @@ static bool eat_ring(struct kg_math_parser *p, bool braces)
     return false;
 }
 
-/* The group of the only command inside ^{..} or after ^, consumed if it is one that
- * stands above without being a power; KG_MATH_G_SYMBOL otherwise. */
+/* Consumes degree signs or primes after ^, with or without braces.   returns their group,
+ * or KG_MATH_G_SYMBOL if the superscript is a power */
 static enum kg_math_group eat_raised(struct kg_math_parser *p)
 {
     const char *from = p->p;
@@ -514,7 +513,7 @@ static enum kg_math_group eat_raised(struct kg_math_parser *p)
     return KG_MATH_G_SYMBOL;
 }
 
-/* C and F after a degree sign are its scale. */
+/* Consumes the scale C or F after a degree sign. */
 static void skip_scale(struct kg_math_parser *p)
 {
     static const char *const scales[] = {"\\mathrm{C}", "\\mathrm{F}", "\\text{C}",

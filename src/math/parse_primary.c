@@ -32,7 +32,7 @@ static int hyperbolic(struct kg_math_tree *t, int sign, int a)
                 kg_math_small(t, 2));
 }
 
-/* A function in terms of those that the deciders know. base: of \log, 0 for none. */
+/* A call in terms of functions that the evaluators know. base: of \log, 0 if none. */
 static int build_call(struct kg_math_tree *t, int func, int a, int base)
 {
     switch (func) {
@@ -110,8 +110,8 @@ static bool is_minus_one(const struct kg_math_tree *t, int node)
            strcmp(kg_math_leaf_text(t, n->a), "1") == 0;
 }
 
-/* Whether the argument comes in brackets, in braces of their own too: a power after
- * \sin{(x)} is of the sine. */
+/* Whether the argument is in brackets, possibly inside braces: the power after \sin{(x)}
+ * applies to the sine. */
 static bool is_bracketed(struct kg_math_parser *p)
 {
     char c = kg_math_look(p);
@@ -164,7 +164,7 @@ static int parse_function(struct kg_math_parser *p, int func)
 
 /* ---- brackets ---- */
 
-/* (..), [..], [..); an open end may be written turned round: ]2,5[. */
+/* (..), [..], [..); an open end may also be a reversed bracket: ]2,5[. */
 static int parse_brackets(struct kg_math_parser *p)
 {
     char open = *p->p++;
@@ -189,8 +189,8 @@ static int parse_brackets(struct kg_math_parser *p)
     return p->t->nodes[list].a;
 }
 
-/* The condition of {x | ..} or {x \in R : ..}, which holds the same numbers; `end` is
- * where the set ends.   returns 0 for other sets */
+/* The condition of {x | ..} or {x \in R : ..}, which describes the same numbers; end: of
+ * the set.   returns 0 for other sets */
 static int builder(struct kg_math_parser *p, const char *end)
 {
     static const char *const in[] = {"\\in \\mathbb{R}", "\\in\\mathbb{R}", "\\in \\R",
@@ -216,7 +216,7 @@ static int builder(struct kg_math_parser *p, const char *end)
                : 0;
 }
 
-/* {..} of a set: its items, or for {x | ..} its text. */
+/* A set after its opening brace: its condition (builder()), its items, or its text. */
 static int parse_set_braces(struct kg_math_parser *p)
 {
     const char *from = p->p;
@@ -316,7 +316,7 @@ static bool ends_in(const char *text, size_t n, const char *tail)
     return n >= len && memcmp(text + n - len, tail, len) == 0;
 }
 
-/* What stands between \begin{..} and \end{..}, kept as text. */
+/* The text between \begin{..} and \end{..}, as an OPAQUE node. */
 static int opaque_environment(struct kg_math_parser *p)
 {
     const char *from = p->p;
@@ -330,8 +330,8 @@ static int opaque_environment(struct kg_math_parser *p)
     return node;
 }
 
-/* Rows of one cell each are a list; rows of more (a condition each) a table, kept as it
- * is. */
+/* Rows of one cell each become a list. If a row has more cells (a condition), the result
+ * is the table; if parsing fails, the text. */
 static int parse_cases(struct kg_math_parser *p)
 {
     const char *from = p->p;
@@ -421,8 +421,8 @@ static int parse_pair(struct kg_math_parser *p, bool binomial)
     return over(p->t, a, b);
 }
 
-/* Whether what stands in \text{..} is a formula in itself: "12 cm", "\textbf{42}",
- * "five", "infinity"; not " 3-pointers" after a number. */
+/* Whether the contents of \text{..} are a formula: "12 cm", "\textbf{42}", "five",
+ * "infinity"; not " 3-pointers" after a number. */
 static bool starts_formula(const char *text, size_t n)
 {
     size_t len = 0;
@@ -447,7 +447,7 @@ static int parse_text(struct kg_math_parser *p)
                            : kg_math_raw_group(p, &n);
 
     if (!text)
-        return kg_math_parse_primary(p); /* \text{\$}5 */
+        return kg_math_parse_primary(p); /* \text{\$}5, after cleaning */
     if (kg_str_listed(" const constant ", text, n))
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "C", 1);
     if (starts_formula(text, n)) {
@@ -461,7 +461,7 @@ static int parse_text(struct kg_math_parser *p)
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n < 200 ? n : 200);
 }
 
-/* \mathrm{..}: several letters are words, anything else what it is without style. */
+/* \mathrm{..}: several letters are words; other contents are parsed without the style. */
 static int parse_style(struct kg_math_parser *p, bool declares)
 {
     const char *from = p->p;
@@ -479,7 +479,7 @@ static int parse_style(struct kg_math_parser *p, bool declares)
         if (!isalpha((unsigned char)text[i]) && !kg_char_in(" .~", text[i]))
             letters = n = 0;
     }
-    /* \\mathrm{~m}: what is set apart is a unit, of one letter too */
+    /* \mathrm{~m}: after a space, one letter is a unit too */
     if ((letters >= 2 && !kg_math_word_find(text, n)) ||
         (letters == 1 && n > 1 && *text == ' '))
         return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n);
@@ -527,7 +527,7 @@ static size_t point_length(const struct kg_math_parser *p)
     return n;
 }
 
-/* \angle ABC, which is \angle CBA and not \angle ACB: one name. */
+/* \angle ABC as one name, equal to that of \angle CBA but not of \angle ACB. */
 static int parse_angle(struct kg_math_parser *p)
 {
     struct kg_math_parser *in = p;
