@@ -36,7 +36,7 @@ static void skip_blanks(struct calculation *c)
         c->at++;
 }
 
-/* Take the sign when it stands here, blanks before it aside. */
+/* Consumes the sign if it comes next; skips spaces before it. */
 static bool take(struct calculation *c, const char *sign)
 {
     size_t len = strlen(sign);
@@ -89,8 +89,8 @@ static bool is_thousands(const struct calculation *c, size_t i)
            digit_at(c, i + 3) && !digit_at(c, i + 4);
 }
 
-/* Copy digits from c->at, thousands separators dropped when they are allowed.   returns
- * how many, or -1 for too many */
+/* Copies the digits at c->at, without thousands separators where these are allowed.
+ * returns their number, or -1 for too many */
 static int copy_digits(struct calculation *c, char *digits, int used, bool separators)
 {
     int before = used;
@@ -181,7 +181,7 @@ static bool raise_to(struct calculation *c, fmpq_t base, const fmpq_t exponent)
     slong e = fmpz_get_si(fmpq_numref(exponent));
     if (fmpq_is_zero(base) && e < 0)
         return refuse(c, "division by zero");
-    /* of one bit are 0, 1 and -1, whose powers stay small */
+    /* 0, 1 and -1 have at most one bit, and their powers stay small */
     if (bits > 1 && (bits - 1) * FLINT_ABS(e) > KG_CALCULATE_MAX_BITS)
         return refuse(c, "the numbers grow too large");
     fmpq_pow_si(base, base, e);
@@ -261,7 +261,7 @@ static bool sum(struct calculation *c, fmpq_t out)
 
 /* ---- the value as text ---- */
 
-/* How often the prime divides x, which is divided by that power. */
+/* Divides x by the prime as often as it can.   returns how often */
 static slong take_prime(fmpz_t x, ulong prime)
 {
     slong times = 0;
@@ -271,7 +271,7 @@ static slong take_prime(fmpz_t x, ulong prime)
     return times;
 }
 
-/* The places that x needs as a decimal, or -1 when it never ends. */
+/* The decimal places of x, or -1 if they never end. */
 static slong places_of(const fmpq_t x)
 {
     slong twos, fives;
@@ -294,7 +294,7 @@ static kg_status put_whole(struct kg_str *out, const fmpz_t x, struct kg_err *er
     return kg_str_puts(out, fmpz_get_str(text, 10, x), err);
 }
 
-/* x cut after so many places, which may cut nothing. */
+/* Appends x, cut after this number of decimal places. */
 static kg_status put_decimal(struct kg_str *out, const fmpq_t x, slong places,
                              struct kg_err *err)
 {

@@ -14,13 +14,13 @@
 struct letter {
     char name;   /* 'A' to 'J', 0 for none */
     bool marked; /* by brackets, a full stop, emphasis, or a line of its own */
-    size_t from; /* of its marks */
+    size_t from; /* of the letter with its marks */
     size_t to;
 };
 
 /* ---- reading words ---- */
 
-/* The byte at i; outside of the text, the end of a line. */
+/* The byte at i; beyond the text, a line break. */
 static char at(struct kg_math_text t, size_t i) { return i < t.n ? t.text[i] : '\n'; }
 
 static bool is_letter(char c) { return isalpha((unsigned char)c) != 0; }
@@ -36,7 +36,7 @@ static size_t word_length(struct kg_math_text t, size_t i)
     return n;
 }
 
-/* Whether the word is one of those in the list, which has a space around each. */
+/* Whether the list has the word, ignoring case; its words have spaces around them. */
 static bool is_one_of(const char *list, const char *word, size_t n)
 {
     char spaced[16] = " ";
@@ -82,7 +82,7 @@ static bool in_brackets(struct kg_math_text t, size_t i)
     return false;
 }
 
-/* Whether the letter at i is marked, and between which marks. */
+/* Whether the letter at i is marked.   *out <- the range of its marks */
 static bool is_marked(struct kg_math_text t, size_t i, struct letter *out)
 {
     char before = i > 0 ? t.text[i - 1] : '\n';
@@ -137,13 +137,13 @@ static bool is_operand(struct kg_math_text t, size_t i)
     return i > 0 && kg_char_in("+-/^<>_", t.text[i - 1]);
 }
 
-/* Whether c, with `next` after it, goes on with a word: an apostrophe does in "A's". */
+/* Whether c, before `next`, is part of a word, as the apostrophe of "A's" is. */
 static bool in_word(char c, char next)
 {
     return isalnum((unsigned char)c) || (c == '\'' && is_letter(next));
 }
 
-/* The letter whose name stands at i. A small one must be marked. */
+/* The letter at i. In lower case it must be marked. */
 static struct letter letter_at(struct kg_math_text t, size_t i)
 {
     char c = i < t.n ? t.text[i] : 0;
@@ -163,9 +163,9 @@ static struct letter letter_at(struct kg_math_text t, size_t i)
     return l;
 }
 
-/* ---- what is said of a letter ---- */
+/* ---- words around a letter ---- */
 
-/* The word before i, and where it starts; marks and blanks are skipped. */
+/* The start of the word before i, after skipping marks and spaces.   *n <- its bytes */
 static size_t word_before(struct kg_math_text t, size_t i, size_t *n)
 {
     while (i > 0 && kg_char_in(" (*[\"`", t.text[i - 1]))
@@ -206,7 +206,7 @@ static bool is_ruled_out(struct kg_math_text t, const struct letter *l)
     return is_one_of(after, t.text + i, word_length(t, i));
 }
 
-/* Whether another letter follows that is offered with it: "A or B", "A, B". */
+/* Whether another letter is joined to it: "A or B", "A, B". */
 static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
 {
     size_t i = l->to;
@@ -231,7 +231,7 @@ static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
 
 /* ---- announced letters ---- */
 
-/* What may stand between the announcing word and the letter; *strong: it says "is". */
+/* Skips words between an announcing word and the letter.   *strong: if "is" or ":" */
 static size_t skip_lead(struct kg_math_text t, size_t i, bool *strong)
 {
     static const char links[] = " is be was are ";
@@ -264,7 +264,7 @@ static size_t skip_lead(struct kg_math_text t, size_t i, bool *strong)
     return i;
 }
 
-/* Bytes of an announcing word at i, 0 for none. */
+/* Bytes of an announcing word at i, or 0.   *strong <- whether it is \boxed */
 static size_t announcer(struct kg_math_text t, size_t i, bool *strong)
 {
     size_t n;
@@ -278,8 +278,8 @@ static size_t announcer(struct kg_math_text t, size_t i, bool *strong)
     return is_one_of(" answer option choice ", t.text + i, n) ? n : 0;
 }
 
-/* The last announced letter ('?' where it is one of several); strong: by more than the
- * word "option" before it. */
+/* The last announced letter; '?' if it is one of several. strong: by "is", ":" or \boxed,
+ * not only by a word such as "option". */
 static char announced(struct kg_math_text t, bool strong)
 {
     char found = 0;
@@ -300,14 +300,14 @@ static char announced(struct kg_math_text t, bool strong)
 
 /* ---- letters that nothing announces ---- */
 
-/* A letter that starts a line which goes on is one row of a list of the options, where
- * there are several such lines. */
+/* Whether the letter starts a line with more text, which may be an item of a list of
+ * options. */
 static bool is_row(struct kg_math_text t, const struct letter *l)
 {
     return l->marked && starts_line(t, l->from) && !ends_line(t, l->to);
 }
 
-/* The first row of another letter tells a list. */
+/* Whether there is a list of options: items with different letters. */
 static bool has_list(struct kg_math_text t)
 {
     char first = 0;
@@ -324,8 +324,8 @@ static bool has_list(struct kg_math_text t)
     return false;
 }
 
-/* The last letter that stands alone; marked ones only, or those that start a line (the
- * first of them), where that is asked for. */
+/* The last marked letter, the first that starts a line, or the last of all except I.
+ * list: items of a list do not count. */
 enum where { MARKED, LEADING, ANYWHERE };
 static char standing(struct kg_math_text t, enum where where, bool list)
 {
@@ -344,7 +344,7 @@ static char standing(struct kg_math_text t, enum where where, bool list)
     return found;
 }
 
-/* After the announcing words of other languages. */
+/* The letter after an announcement, which may be in another language. */
 static char behind_anchor(struct kg_math_text t)
 {
     struct kg_math_text rest;

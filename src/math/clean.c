@@ -13,12 +13,12 @@ struct rewrite {
     const char *to;
 };
 
-/* Commands (without backslash) that are dropped: dress. What they are put around
- * stays, in its braces. */
+/* Commands (without backslash) that change only the look: they are dropped. The text that
+ * they enclose stays, in its braces. */
 static const struct dress {
     const char *names;
-    int args;     /* that go with it: {..} or the next sign */
-    bool options; /* [..] may stand after it and goes with it too */
+    int args;     /* dropped with it: {..} or one character */
+    bool options; /* a [..] after it is dropped too */
 } dresses[] = {
     {" left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle "
      "displaystyle textstyle scriptstyle limits nolimits nonumber hfill textdollar "
@@ -92,8 +92,8 @@ static const struct rewrite alphabet[] = {
     {"ĵ", "\\hat{j}"},    {"ŷ", "\\hat{y}"},    {"ẑ", "\\hat{z}"},
     {"ā", "\\bar{a}"},    {"ȳ", "\\bar{y}"},
 };
-/* Marks and blanks; by number those that a reader cannot tell apart: minus, dashes, and
- * what has no width or is blank. */
+/* Punctuation and spaces. Characters that look alike (minus, dashes, spaces, zero width)
+ * are written by number. */
 static const struct rewrite marks[] = {
     {"、", ","},     {"。", " "},     {"’", "'"},      {"€", ""},       {"£", ""},
     {"¥", ""},       {"⟨", "("},      {"⟩", ")"},      {"′", "'"},      {"″", "''"},
@@ -102,13 +102,13 @@ static const struct rewrite marks[] = {
     {"\u2003", " "}, {"\u3000", " "},
 };
 
-/* Signs that stand over the letter before them. */
+/* Combining accents, which come after their letter. */
 static const struct rewrite accents[] = {
     {"\xcc\x82", "hat"}, {"\xcc\x83", "tilde"}, {"\xcc\x84", "bar"},
     {"\xcc\x85", "bar"}, {"\xcc\x87", "dot"},   {"\xe2\x83\x97", "vec"},
 };
 
-/* Signs that stand above or below the line: runs of them are one script. */
+/* Superscript and subscript characters; a run of them is one script. */
 static const struct script {
     const char *sign;
     char place;
@@ -124,7 +124,7 @@ static const struct script {
     {"\xe2\x82\x88", '_', '8'}, {"\xe2\x82\x89", '_', '9'}, {"\xe2\x82\x99", '_', 'n'},
 };
 
-/* Two- and three-byte pieces of TeX. */
+/* Sequences of one to three bytes. */
 static const struct rewrite pieces[] = {
     {"\\!", ""},        {"\\,", " "},    {"\\;", " "},        {"\\:", " "},
     {"\\ ", " "},       {"\\>", " "},    {"\\$", ""},         {"\\%", "%"},
@@ -156,7 +156,7 @@ static size_t letters(const char *text, size_t n)
     return len;
 }
 
-/* A row of `commands` whose name is exactly these letters. */
+/* The row of `commands` with exactly this name. */
 static const struct rewrite *whole_command(const char *name, size_t len)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -188,8 +188,8 @@ static const struct script *script_at(const char *text, size_t n)
     return NULL;
 }
 
-/* The run of raised or lowered signs at text, as ^{..} or _{..}; *taken: its bytes, 0
- * for none. */
+/* Appends the superscript or subscript characters at text as ^{..} or _{..}.   *taken <-
+ * their bytes, or 0 */
 static kg_status put_script(struct kg_str *out, size_t *taken, const char *text, size_t n,
                             struct kg_err *err)
 {
@@ -208,7 +208,7 @@ static kg_status put_script(struct kg_str *out, size_t *taken, const char *text,
     return kg_str_putc(out, '}', err);
 }
 
-/* A full-width form of an ASCII sign (U+FF01 to U+FF5E); 0 for none. */
+/* The ASCII character of a full-width form (U+FF01 to U+FF5E) at text, or 0. */
 static char full_width(const char *text, size_t n)
 {
     unsigned char b = n >= 3 ? (unsigned char)text[1] : 0;
@@ -220,8 +220,8 @@ static char full_width(const char *text, size_t n)
     return c > 0x20 && c < 0x7f ? (char)c : 0;
 }
 
-/* A letter or digit in one of Unicode's mathematical fonts (U+1D400 to U+1D7FF); 0 for
- * none, and for their Greek ones. */
+/* The letter or digit of a mathematical font (U+1D400 to U+1D7FF) at text; 0 for other
+ * text, and for the Greek letters of these fonts. */
 static char font_letter(const char *text, size_t n)
 {
     static const char letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -236,8 +236,8 @@ static char font_letter(const char *text, size_t n)
     return code < 0x6a4 ? letter[(code - 0x400) % 52] : 0;
 }
 
-/* Put a sign that stands over the letter before it around that letter.   returns the
- * bytes of the sign, 0 for none, in *taken */
+/* Puts the last letter of out into \hat{..} or similar, for a combining accent at text.
+ * *taken <- bytes of the accent, or 0 */
 static kg_status put_accent(struct kg_str *out, size_t *taken, const char *text, size_t n,
                             struct kg_err *err)
 {
@@ -255,7 +255,7 @@ static kg_status put_accent(struct kg_str *out, size_t *taken, const char *text,
     return kg_str_printf(out, err, "\\%s{%c}", row->to, letter);
 }
 
-/* Bytes of what goes with a command that ends before text: its options and arguments. */
+/* Bytes of the options and arguments at text that are dropped with their command. */
 static size_t arguments(const struct dress *row, const char *text, size_t n)
 {
     size_t at = 0;
@@ -281,8 +281,8 @@ static size_t arguments(const struct dress *row, const char *text, size_t n)
     return at;
 }
 
-/* Digits of a thousand after ",\\!" and spaces: 10,\\!080, which is one number in
- * brackets too.   returns the bytes up to them, 0 for none */
+/* A ",\!" before three digits separates thousands, even in brackets: 10,\!080.   returns
+ * the bytes before the digits, or 0 */
 static size_t tight_thousand(const char *text, size_t n)
 {
     size_t i = 3;
@@ -298,8 +298,8 @@ static size_t tight_thousand(const char *text, size_t n)
     return i + 3 < n && isdigit((unsigned char)text[i + 3]) ? 0 : i;
 }
 
-/* A backslash that is doubled by mistake: a command that we know follows, and no table of
- * rows is open in which it would end a row. */
+/* Whether a backslash is doubled by mistake: a command follows, and the text has no
+ * environment in which \\ would end a row. */
 static bool doubled(const char *text, size_t n, bool rows)
 {
     if (n < 3 || text[0] != '\\' || text[1] != '\\')
@@ -321,7 +321,7 @@ static bool has_rows(const char *text, size_t n)
     return false;
 }
 
-/* How much of the text at *at is rewritten, and into what.   returns NULL for none */
+/* The replacement for the text; *taken <- the bytes replaced.   returns NULL for none */
 static const char *rewrite_at(const char *text, size_t n, size_t *taken)
 {
     const struct rewrite *row = NULL;
@@ -341,7 +341,7 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
         *taken = row || dress ? len + 1 : 0;
         if (dress)
             *taken += arguments(dress, text + len + 1, n - len - 1);
-        /* \\left. and \\right. draw nothing */
+        /* \left. and \right. are invisible */
         if (dress && len + 1 < n && text[len + 1] == '.' &&
             kg_str_listed(" left right ", text + 1, len))
             *taken = len + 2;
@@ -359,7 +359,7 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
     return row ? row->to : NULL;
 }
 
-/* One piece of the text made plain; *taken: the bytes that it was. */
+/* Appends the plain form of the piece at text; *taken <- the bytes of the piece. */
 static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text,
                              size_t n, bool rows, struct kg_err *err)
 {
@@ -397,7 +397,7 @@ static void cut_end(struct kg_str *s)
         s->data[--s->len] = 0;
 }
 
-/* Words at the end that say nothing of the value: "42 in total". */
+/* Drops words at the end that do not change the value: "42 in total". */
 static void cut_idle_words(struct kg_str *s)
 {
     static const char *const rows[] = {" in total", " in all"};

@@ -202,9 +202,9 @@ static const struct names words[] = {
      KG_MATH_G_QUALIFIER, 0},
 };
 
-/* What further words do that stand beside a value; small letters, any case in the text.
- * They are not part of the grammar: alone, they are words like any other. Those that say
- * nothing of the value (UNIT) are here to be told from unknown ones. */
+/* Words that have a meaning only next to a value; lower case here, any case in the text.
+ * Alone, they are ordinary words. Those without effect on the value (UNIT) are listed
+ * because unknown words are treated differently. */
 static const struct names beside[] = {
     {"hundreds", KG_MATH_G_SCALE, 2},
     {"thousands", KG_MATH_G_SCALE, 3},
@@ -239,7 +239,7 @@ static const struct names beside[] = {
     {"half twice times", KG_MATH_G_QUALIFIER, 1},
 };
 
-/* The names of a table in order, for a search by halves. */
+/* The sorted names of a table, for binary search. */
 static struct table {
     const struct names *rows;
     size_t n_rows, n;
@@ -294,7 +294,7 @@ const struct kg_math_command *kg_math_command_find(const char *name, size_t n)
     return find(&known, name, n);
 }
 
-/* Names of symbols; those of operators are names of functions that nobody evaluates. */
+/* Names of symbols. The operators among them are functions that are not evaluated. */
 bool kg_math_is_symbol(const char *name, size_t n)
 {
     static const char symbols[] =
@@ -313,7 +313,7 @@ const struct kg_math_command *kg_math_word_find(const char *name, size_t n)
     return find(&spelled, name, n);
 }
 
-/* Fractions in words: fifteenths, hundreth. */
+/* Whether the word is a fraction: fifteenths, hundredth. */
 static bool is_ordinal(const char *name, size_t n)
 {
     n -= n > 1 && name[n - 1] == 's';

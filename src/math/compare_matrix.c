@@ -70,7 +70,6 @@ static int make_matrix(struct kg_math_compare *c, int kind, int a, int b, int sh
     return kg_math_node(c->tree, KG_MATH_MATRIX, 0, rows, 0);
 }
 
-/* Sums and products of matrices, worked out.   returns the matrix, or node itself */
 int kg_math_matrix_value(struct kg_math_compare *c, int node)
 {
     int kind = kg_math_at(c, node)->kind;
@@ -114,8 +113,8 @@ static bool cells(const struct kg_math_compare *c, struct kg_math_items *out, in
     return true;
 }
 
-/* ((1,2),(3,4)), rows in brackets, as a matrix; (1,2) as a column, or as a row where the
- * other side is one.   returns 0 for neither */
+/* ((1,2),(3,4)), a tuple of rows, as a matrix; (1,2) as a column (one_row: as a row).
+ * returns 0 for other nodes */
 static int as_matrix(struct kg_math_compare *c, int tuple, bool one_row)
 {
     struct kg_math_tree *t = c->tree;

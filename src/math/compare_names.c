@@ -40,7 +40,7 @@ static void collect(const struct kg_math_compare *c, struct names *out, int node
     collect(c, out, n->b);
 }
 
-/* How often the name stands there. */
+/* How often the name occurs in the tree. */
 static int count(const struct kg_math_compare *c, int node, int name)
 {
     if (!node)
@@ -51,7 +51,7 @@ static int count(const struct kg_math_compare *c, int node, int name)
            count(c, kg_math_at(c, node)->b, name);
 }
 
-/* Whether the name is an added term of its own in the sum. */
+/* Whether a term of the sum is the name alone. */
 static bool is_term(const struct kg_math_compare *c, int sum, int name)
 {
     const struct kg_math_node *n = kg_math_at(c, sum);
@@ -61,7 +61,7 @@ static bool is_term(const struct kg_math_compare *c, int sum, int name)
     return kg_math_same_tree(c->tree, sum, name);
 }
 
-/* Whether the name stands in a product with pi. */
+/* Whether the name is in a product with pi. */
 static bool turns(const struct kg_math_compare *c, int node, int name)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -125,8 +125,8 @@ static bool is_declared(const struct kg_math_compare *c, int side, int name)
     return false;
 }
 
-/* Whether the name counts periods: pi/4 + 2 k pi. Without a sum only k and n do, in the
- * value of an unknown: x = 2 k pi, but an area may be m pi. */
+/* Whether the name counts periods: pi/4 + 2 k pi. Outside a sum only k and n do, and only
+ * in the value of an unknown: x = 2 k pi, but an area may be m pi. */
 static bool counts_periods(const struct kg_math_compare *c, int tree, int name)
 {
     const char *text = kg_math_leaf_text(c->tree, name);
@@ -167,8 +167,8 @@ static enum parameter kind_of(const struct kg_math_compare *c, int side, int tre
 
 static bool is_whole(enum parameter p) { return p == WHOLE || p == PERIODS; }
 
-/* Whether the gold answer's name and the answer's may be the same parameter. C has to be
- * among two constants of integration, as c and k alone are names like others. */
+/* Whether the gold answer's name and the answer's may be the same parameter. One of two
+ * constants of integration must be C, because c and k may be ordinary names. */
 static bool match(const struct kg_math_compare *c, int g, enum parameter gold, int a,
                   enum parameter answer)
 {
@@ -184,7 +184,7 @@ static bool match(const struct kg_math_compare *c, int g, enum parameter gold, i
     return of_gold == 'C' || ((of_gold == 'c' || gold == LETTER) && of_answer == 'C');
 }
 
-/* The names of a tree that are parameters, or that the other side has not. */
+/* The names of a tree that are parameters, or that the other side lacks. */
 static struct names parameters(const struct kg_math_compare *c, int side, int tree,
                                const struct names *all, const struct names *other)
 {
@@ -198,8 +198,8 @@ static struct names parameters(const struct kg_math_compare *c, int side, int tr
     return out;
 }
 
-/* The answer with its i-th name renamed to the gold answer's name order[i], all at
- * once. */
+/* The answer with its i-th name renamed to the gold answer's name order[i]. Unused names
+ * between the two allow exchanges. */
 static int renamed(struct kg_math_compare *c, int answer, const struct names *a,
                    const struct names *g, const int order[MAX_NAMES])
 {
@@ -215,8 +215,8 @@ static int renamed(struct kg_math_compare *c, int answer, const struct names *a,
     return answer;
 }
 
-/* Whether the answer's name may be the gold answer's parameter there; one of integration
- * needs a variable beside it. */
+/* Whether the answer's name a may be the gold answer's parameter g. A constant of
+ * integration also needs a variable in the tree. */
 static bool may_be(const struct kg_math_compare *c, int gold, int g, int answer, int a)
 {
     enum parameter kind = kind_of(c, KG_MATH_GOLD_SIDE, gold, g);
@@ -249,8 +249,8 @@ static verdict same_renamed(struct kg_math_compare *c, int gold, int answer,
     return v;
 }
 
-/* The variable of an antiderivative: the only name beside one constant of integration,
- * which is C or C_1 in the gold answer.   returns 0 if there is none */
+/* The variable of an antiderivative: the only name except one constant of integration,
+ * which must be C or C_1 in the gold answer.   returns 0 if there is none */
 static int variable_of(const struct kg_math_compare *c, int side, int tree)
 {
     struct names names = {.n = 0};
@@ -278,8 +278,8 @@ static bool is_domain(const struct kg_math_compare *c, int item)
            strcmp(kg_math_leaf_text(c->tree, n->b), "set:Z") == 0;
 }
 
-/* Whether the name is a parameter of what the other items of the list say: it stands in
- * them, and none is a set of it (x > 2, x \in Z) or what it is equal to. */
+/* Whether the name is a parameter of the other items of the list: it occurs in one, in
+ * relations only to the right of = (x = k pi, not k > 2), and in no set. */
 static bool is_parameter(const struct kg_math_compare *c, int list, int name)
 {
     int found = 0;
@@ -320,7 +320,7 @@ int kg_math_without_domains(struct kg_math_compare *c, int node, int side)
     return list == last ? kg_math_at(c, list)->a : list;
 }
 
-/* Whether each side has a name that the other has not. */
+/* Whether each side has a name that the other lacks. */
 static bool differ(const struct kg_math_compare *c, int one, int other)
 {
     struct names a = {.n = 0};
@@ -337,7 +337,7 @@ static bool differ(const struct kg_math_compare *c, int one, int other)
     return of_a && of_b;
 }
 
-/* Whether items of a list have names of their own: "x < 1 or y > 2". */
+/* Whether two items each have a name that the other lacks: "x < 1 or y > 2". */
 static bool mixes(const struct kg_math_compare *c, int list)
 {
     const struct kg_math_node *n = kg_math_at(c, list);
@@ -378,12 +378,10 @@ verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer)
                : KG_MATH_WRONG;
 }
 
-/* Remainders and classes of them: 17 mod 5 is the number 2, 2 (mod 5) is all numbers that
- * leave it. Which of the two is meant shows in how it is written, and a class is compared
- * with a class: the same modulus, and a difference that it divides.
- */
+/* Remainders and residue classes: 17 mod 5 is the number 2; 2 (mod 5) is the set of all
+ * numbers with that remainder. The notation tells which is meant. Classes are equal if
+ * their moduli are equal and divide the difference. */
 
-/* A class of remainders without the name that it is of: x \equiv 7 \pmod{12}. */
 int kg_math_class_of(const struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -394,8 +392,7 @@ int kg_math_class_of(const struct kg_math_compare *c, int node)
                : node;
 }
 
-/* Remainders are compared as values; where one is a class, the moduli must be the same
- * and divide the difference. */
+/* Two remainders are compared as values; if one is a class, both as classes. */
 verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer)
 {
     struct kg_math_tree *t = c->tree;
@@ -417,8 +414,8 @@ verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer)
                                       NULL));
 }
 
-/* A class against something else: a number that is not the one that stands for the class
- * is wrong; whether that one is enough is not known. */
+/* A class and a number: wrong unless the number is the representative as written; then
+ * undecided, because the number alone may not be enough. */
 verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer)
 {
     bool of_gold = kg_math_at(c, gold)->kind == KG_MATH_MOD;

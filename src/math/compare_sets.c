@@ -38,7 +38,7 @@ static bool is_equal(const struct kg_math_node *n)
 
 static bool is_rising(int op) { return op == KG_MATH_LT || op == KG_MATH_LE; }
 
-/* "x < 5", "2 < x <= 3" as the interval they mean.   returns 0 where they mean none */
+/* The interval that "x < 5" or "2 < x <= 3" means.   returns 0 for other nodes */
 static int as_interval(struct kg_math_compare *c, int node)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
@@ -89,21 +89,21 @@ static int setop(struct kg_math_compare *c, int op, int a, int b)
     return kg_math_node(c->tree, KG_MATH_SETOP, op, a, b);
 }
 
-/* All numbers but those. */
+/* All real numbers except those of the set. */
 static int except(struct kg_math_compare *c, int set)
 {
     return setop(c, '\\', kg_math_node(c->tree, KG_MATH_CONST, KG_MATH_REALS, 0, 0), set);
 }
 
-/* A single number, by its kind. */
+/* Whether a node of this kind is a single number. */
 static bool is_one(int kind)
 {
     return kind == KG_MATH_NUM || kind == KG_MATH_NEG || kind == KG_MATH_DIV ||
            kind == KG_MATH_FUNC;
 }
 
-/* The items of a list hold one or the other, but inequalities that "and" joins hold both,
- * and so does what a comma puts beside x \ne 0, and the 1 of x \ne 0, 1. */
+/* The union of the items of a list. But inequalities joined by "and" are intersected, and
+ * so is any list with x \ne 0 and no "or"; the 1 of "x \ne 0, 1" is excluded too. */
 static int as_joined(struct kg_math_compare *c, int list)
 {
     bool excludes = kg_math_any(c->tree, list, is_unequal);
@@ -126,8 +126,8 @@ static int as_joined(struct kg_math_compare *c, int list)
     return made;
 }
 
-/* |x - a| < r as (a - r, a + r), |x - a| > r as what is outside.   returns 0 for
- * others */
+/* |x - a| < r as (a - r, a + r), |x - a| > r as the numbers outside.   returns 0 for
+ * other nodes */
 static int as_distance(struct kg_math_compare *c, int node)
 {
     struct kg_math_tree *t = c->tree;
@@ -188,7 +188,7 @@ static int as_set(struct kg_math_compare *c, int node)
 
 /* ---- cells of the line ---- */
 
-/* Ends of intervals and single points, and their place in the order of them. */
+/* The ends of intervals and the single points; those of equal value have one rank. */
 struct marks {
     int node[KG_MATH_MAX_ITEMS];
     int rank[KG_MATH_MAX_ITEMS];
@@ -197,8 +197,8 @@ struct marks {
     int at[KG_MATH_MAX_ITEMS]; /* by rank, one node each */
 };
 
-/* Add a number; a second one of the same value has the same rank.   returns false where
- * its place is not known */
+/* Adds a number; numbers of equal value have the same rank.   returns false if the order
+ * is unknown */
 static bool add_mark(struct kg_math_compare *c, struct marks *m, int node)
 {
     int place = 0;
@@ -228,7 +228,7 @@ static bool add_mark(struct kg_math_compare *c, struct marks *m, int node)
     return true;
 }
 
-/* Add what the set is made of.   returns false if it is not a set of known numbers */
+/* Adds the ends and points of a set.   returns false unless they are known numbers */
 static bool add_marks(struct kg_math_compare *c, struct marks *m, int set)
 {
     const struct kg_math_node *n = kg_math_at(c, set);
@@ -251,8 +251,8 @@ static bool add_marks(struct kg_math_compare *c, struct marks *m, int set)
     return true;
 }
 
-/* Cells are numbered along the line: gap 0, point 1, gap 2, .. The cell of a number; for
- * an infinity what is before or after all cells. */
+/* The cell of a number. Cells are numbered along the line: gap 0, point 1, gap 2, ..; an
+ * infinity gets a number before or after all cells. */
 static int cell_of(const struct kg_math_compare *c, const struct marks *m, int node)
 {
     int sign;
@@ -315,7 +315,7 @@ static verdict cell_by_cell(struct kg_math_compare *c, int gold, int answer)
 
 /* ---- piece by piece ---- */
 
-/* The pieces of a union.   returns false where it is more than one */
+/* The pieces of a union.   returns false for other operations, or too many pieces */
 static bool pieces(struct kg_math_compare *c, struct kg_math_items *out, int set)
 {
     const struct kg_math_node *n = kg_math_at(c, set);
@@ -353,6 +353,6 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
         return kg_math_conclude(c, KG_MATH_WRONG,
                                 "a set compared with another kind of answer");
     verdict piecewise = kg_math_in_any_order(c, &g, &a);
-    /* decimals may be near enough; other pieces may be the same set */
+    /* a comparison by pieces accepts near decimals, and decides if cells did not */
     return piecewise == KG_MATH_RIGHT || v == KG_MATH_UNDECIDED ? piecewise : v;
 }

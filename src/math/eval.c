@@ -24,7 +24,7 @@ static bool has(const struct kg_math_algebra *a, int func)
     return func < 32 && (a->functions >> func & 1);
 }
 
-/* z with what stands at the node. */
+/* z <- z + x, z x, z / x or z^x, where x is the value of the node. */
 static bool combine(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
                     int node, int kind)
 {
@@ -95,7 +95,7 @@ const struct kg_math_bound *kg_math_bound_find(const struct kg_math_eval *e, int
     return b;
 }
 
-/* Term by term. */
+/* A sum or product, term by term. */
 static bool series(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
                    int node)
 {

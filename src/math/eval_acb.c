@@ -9,7 +9,7 @@
 
 enum {
     MAX_ARGUMENT = 1000000, /* of a factorial of a number that is not whole */
-    MAX_EXPONENT_BITS = 64, /* larger ones go by the exponential function */
+    MAX_EXPONENT_BITS = 64, /* larger ones use acb_pow() */
 };
 
 static void init(struct kg_math_eval *e, void *z)
@@ -78,7 +78,7 @@ static bool constant(struct kg_math_eval *e, void *z, int op)
     return true;
 }
 
-/* Whether the root or logarithm of z is none: a negative number where all are real. */
+/* Whether z is negative although radicands and logarithms must be real. */
 static bool unreal(struct kg_math_eval *e, const acb_t z)
 {
     bool no = e->real && acb_is_real(z) && arb_is_negative(acb_realref(z));
@@ -159,7 +159,7 @@ static enum kg_math_answer power(struct kg_math_eval *e, void *z, const fmpz_t e
     return defined(e, z) ? KG_MATH_YES : KG_MATH_NO;
 }
 
-/* The real root where there is one: of a negative number with an odd index. */
+/* The principal root, but the real one of a negative number with an odd index. */
 static bool root(struct kg_math_eval *e, void *z, slong index)
 {
     bool flip = index % 2 && acb_is_real(z) && arb_is_negative(acb_realref((acb_ptr)z));

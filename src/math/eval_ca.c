@@ -9,7 +9,7 @@
 enum {
     MAX_POWER = 400, /* of a number that is not rational */
     MAX_INDEX = 60,  /* of a root */
-    MAX_BITS = 512,  /* of a rational inside others: Calcium factors what it roots */
+    MAX_BITS = 512,  /* of a rational part: Calcium factors radicands */
 };
 
 static void init(struct kg_math_eval *e, void *z) { ca_init(z, e->ctx); }
@@ -115,7 +115,7 @@ static enum kg_math_answer power(struct kg_math_eval *e, void *z, const fmpz_t e
     return defined(e, z) ? KG_MATH_YES : KG_MATH_NO;
 }
 
-/* As of balls. */
+/* As in eval_acb.c: the real root of a negative number with an odd index. */
 static bool root(struct kg_math_eval *e, void *z, slong index)
 {
     bool flip = index % 2 && ca_check_is_negative_real(z, e->ctx) == T_TRUE;

@@ -29,7 +29,7 @@ static uint64_t hash_tree(const struct kg_math_tree *t, int node, uint64_t h)
     return hash_tree(t, n->b, hash_tree(t, n->a, h));
 }
 
-/* The value that a symbol or an opaque node stands for. */
+/* A pseudo-random value for a symbol or opaque node, by its text and the point. */
 static void eval_symbol(struct kg_math_eval *e, fmpq_t out, int node)
 {
     static const ulong under[] = {101, 103, 107, 109};
@@ -51,7 +51,7 @@ static bool bound(struct kg_math_eval *e, fmpq_t out, int node)
     const struct kg_math_bound *b = kg_math_bound_find(e, node);
 
     if (!b)
-        eval_symbol(e, out, node); /* of a body that is looked at alone */
+        eval_symbol(e, out, node); /* the body is evaluated outside its sum */
     else if (!b->range)
         fmpq_set_si(out, b->value, 1);
     return !b || !b->range;

@@ -42,7 +42,7 @@ static bool altered_before(const char *start, const char *at)
         " is are was were has have had equals equal get gets gives so thus therefore "
         "hence there makes leaves becomes costs ";
     bool altered = false;
-    bool number = false; /* "anything but 5", and "not 5 but 6" */
+    bool number = false; /* seen: "not 5 but 6", unlike "anything but 5" */
 
     for (const char *p = start; p < at;) {
         size_t n = word_length(p, at);

@@ -22,7 +22,7 @@ enum {
 };
 static const double MAX_SECONDS = 0.7;
 
-/* Stands before every block. */
+/* Precedes every block. */
 struct header {
     struct header *next;
     struct header *prev;
@@ -42,7 +42,7 @@ static __attribute__((noreturn)) void stop(enum kg_math_stop why)
     struct kg_math_session *s = state.session;
 
     if (!s)
-        __builtin_trap(); /* FLINT is called inside a session alone */
+        __builtin_trap(); /* FLINT is called only inside a session */
     longjmp(s->out, why);
 }
 
@@ -110,7 +110,7 @@ static void *retake(void *block, size_t bytes)
     return fresh;
 }
 
-/* as GMP wants them: with the old size */
+/* for GMP, which passes the old size */
 static void *gmp_retake(void *block, size_t old, size_t bytes)
 {
     (void)old;

@@ -31,7 +31,7 @@ static const char *after_blanks(const char *at, const char *end)
     return at;
 }
 
-/* After the word at `at`, or NULL. */
+/* The end of the word at `at`, or NULL. */
 static const char *after_word(const char *at, const char *end, const char *word)
 {
     size_t n = strlen(word);
@@ -39,7 +39,7 @@ static const char *after_word(const char *at, const char *end, const char *word)
     return (size_t)(end - at) >= n && memcmp(at, word, n) == 0 ? at + n : NULL;
 }
 
-/* After the d or \partial at `at`, in whatever type it is set, or NULL. */
+/* The end of the d or \partial at `at`, in any font; or NULL. */
 static const char *after_d(const char *at, const char *end, bool *partial)
 {
     static const char *const marks[] = {
@@ -56,7 +56,7 @@ static const char *after_d(const char *at, const char *end, bool *partial)
     return NULL;
 }
 
-/* After one name (a letter or a command, with its subscript) at `at`, or NULL. */
+/* The end of the name (a letter or command, with its subscript) at `at`, or NULL. */
 static const char *after_name(const char *at, const char *end)
 {
     bool command = at < end && *at == '\\';
@@ -72,7 +72,7 @@ static const char *after_name(const char *at, const char *end)
     return to < end ? to : end;
 }
 
-/* The order "^2" or "^{2}" at *at, passed over; 1 for none. */
+/* Reads the order "^2" or "^{2}" and moves *at past it; 1 if there is none. */
 static int order_at(const char **at, const char *end)
 {
     const char *p = after_blanks(*at, end);
@@ -116,8 +116,7 @@ static bool names_index(const struct kg_math_tree *t, int node, const char *vari
                     names_index(t, n->b, variable));
 }
 
-/* Make the name bound wherever it stands. The summation index i is not the imaginary
- * unit. */
+/* Binds the name wherever it occurs. An index i is then not the imaginary unit. */
 static void bind(struct kg_math_tree *t, int node, int name)
 {
     struct kg_math_node *n = &t->nodes[node];
@@ -138,7 +137,7 @@ static void bind(struct kg_math_tree *t, int node, int name)
 
 struct big {
     enum kg_math_big op;
-    const struct kg_math_command *row; /* its name */
+    const struct kg_math_command *row; /* its command */
     const char *text[2];               /* of the lower and the upper limit */
     size_t n[2];
     const char *from; /* of the body */
@@ -161,7 +160,7 @@ static int build_big(struct kg_math_tree *t, const struct big *b)
     return node;
 }
 
-/* The limits as text: what equals the same text only. */
+/* A node with limits as text, which equals only the same text. */
 static int build_text(struct kg_math_parser *p, struct big *b)
 {
     for (int i = 0; i < 2; i++) {
@@ -176,7 +175,7 @@ static int build_text(struct kg_math_parser *p, struct big *b)
     return build_big(p->t, b);
 }
 
-/* Read k = 1 or x \to 0 below a sum or limit.   returns false for other forms */
+/* Reads k = 1 or x \to 0 below a sum or limit.   returns false for other forms */
 static bool read_index(struct kg_math_parser *p, struct big *b)
 {
     const char *text = b->text[0];
@@ -184,7 +183,7 @@ static bool read_index(struct kg_math_parser *p, struct big *b)
 
     while (b->op == KG_MATH_LIM && n > 2 && kg_char_in("+-}^{", text[n - 1]) &&
            (text[n - 1] != '}' || kg_char_in("+-", text[n - 2])))
-        n--; /* 0^+ */
+        n--; /* the + of 0^+ */
     int node = text ? kg_math_parse_part(p, text, n) : 0;
     const struct kg_math_node *relation = &p->t->nodes[node];
     if (relation->kind != KG_MATH_REL ||
@@ -198,8 +197,8 @@ static bool read_index(struct kg_math_parser *p, struct big *b)
     return p->t->nodes[b->variable].kind == KG_MATH_SYM;
 }
 
-/* The dx at which the integral that began at p->p ends; a nested one ends at its own.
- * returns where it begins, or NULL; *name and *n are of the variable */
+/* Finds the dx that ends the integral that began at p->p; nested ones end at their own.
+ * returns its start (*to: its end; *name, *n: the variable), or NULL */
 static const char *find_differential(struct kg_math_parser *p, const char **to,
                                      const char **name, size_t *n)
 {
@@ -222,12 +221,12 @@ static const char *find_differential(struct kg_math_parser *p, const char **to,
             at = *to - 1;
         while (*at == '\\' && at + 1 < p->end && isalpha((unsigned char)at[1]) &&
                at + 2 < p->end && isalpha((unsigned char)at[2]))
-            at++; /* no d of \cdot */
+            at++; /* no d inside of \cdot */
     }
     return NULL;
 }
 
-/* The name dx in a tree, as of \frac{dx}{x}, made 1.   returns its text, or NULL */
+/* Replaces the first dx in a tree by 1: \frac{dx}{x}.   returns its variable, or NULL */
 static const char *take_differential(struct kg_math_tree *t, int node)
 {
     struct kg_math_node *n = &t->nodes[node];
@@ -243,7 +242,7 @@ static const char *take_differential(struct kg_math_tree *t, int node)
     return found ? found : take_differential(t, n->b);
 }
 
-/* The body of an integral and its variable.   returns false for other forms */
+/* Reads the body and variable of an integral.   returns false for other forms */
 static bool read_integrand(struct kg_math_parser *p, struct big *b)
 {
     const char *to;
@@ -311,7 +310,7 @@ int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *ro
 
 /* ---- derivatives ---- */
 
-/* dx as one name where it stands alone: no letter before it. */
+/* dx as one name if no letter precedes it. */
 int kg_math_parse_differential(struct kg_math_parser *p)
 {
     bool partial;
@@ -354,7 +353,7 @@ static bool is_derivative(struct fraction *f, const char *under, size_t n)
            after_blanks(under, end) == end;
 }
 
-/* A name of d's own: dy, and with an order d2y/d2x. */
+/* The name of a differential: dy, or with the order d2y and d2x. */
 static int differential(struct kg_math_parser *p, const struct fraction *f,
                         const char *name, const char *end)
 {

@@ -11,9 +11,9 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { ABOVE = 1, BELOW = 2, PREFIX = 4 }; /* where in a plain quotient; takes k, m, .. */
+enum { ABOVE = 1, BELOW = 2, PREFIX = 4 }; /* place in a plain quotient; takes k, m, .. */
 
-/* What stands in units beside the words of the table of words. */
+/* Units that are not in the table of words (commands.c). */
 static const struct {
     const char *names;
     int flags;
@@ -43,7 +43,7 @@ static int flags_of(const char *name, size_t n)
 struct reader {
     const char *at;
     const char *end;
-    int braces;  /* open ones of \mathrm{ and its kin */
+    int braces;  /* open braces of \mathrm{ and similar commands */
     bool styled; /* roman type or a command was met: a letter is a unit */
     bool below;  /* a / was met */
 };
@@ -58,7 +58,7 @@ static bool eat(struct reader *r, const char *text)
     return true;
 }
 
-/* Blanks, and the styles that a unit may be set in. */
+/* Skips spaces, and the styles that a unit may have. */
 static void skip_style(struct reader *r)
 {
     static const char *const styles[] = {"\\mathrm{", "\\text{",   "\\textrm{", "\\mbox{",
@@ -82,7 +82,7 @@ static void skip_style(struct reader *r)
     }
 }
 
-/* "^2", "^{2}", "^{-1}", or nothing.   returns false for other powers */
+/* Consumes "^2", "^{2}", "^{-1}", or nothing.   returns false for other powers */
 static bool eat_power(struct reader *r)
 {
     if (!eat(r, "^"))
@@ -94,7 +94,7 @@ static bool eat_power(struct reader *r)
     return !braces || eat(r, "}");
 }
 
-/* Whether [from, r->at) is a unit. micro: \mu stands before it. */
+/* Whether [from, r->at) is a unit. micro: a \mu or another prefix precedes it. */
 static bool is_unit(const struct reader *r, const char *from, bool micro)
 {
     size_t n = (size_t)(r->at - from);
@@ -111,7 +111,7 @@ static bool is_unit(const struct reader *r, const char *from, bool micro)
            (r->styled || flags & (r->below ? BELOW : ABOVE));
 }
 
-/* One unit with its power. */
+/* Consumes one unit with its power. */
 static bool eat_unit(struct reader *r)
 {
     skip_style(r);
@@ -131,7 +131,7 @@ static bool eat_unit(struct reader *r)
     return eat_power(r); /* \mathrm{s}^2 */
 }
 
-/* What joins units.   returns 0 for nothing, ' ', '/', or '.' for a sign of a product */
+/* Consumes what joins units.   returns ' ', '/', '.' for a product sign, or 0 */
 static char eat_joint(struct reader *r)
 {
     static const char *const signs[] = {"\\cdot", "\\times", "\\bullet", "*"};
@@ -201,8 +201,8 @@ int kg_math_parse_unit(struct kg_math_parser *p, int left)
 
 /* ---- numbers in words ---- */
 
-/* The row of the word that comes next, consumed, if it is of the group; a hyphen may
- * stand before it. */
+/* Consumes the next word if it is of the group; a hyphen may precede it.   returns its
+ * row, or NULL */
 static const struct kg_math_command *eat_word(struct kg_math_parser *p,
                                               enum kg_math_group group)
 {
@@ -219,7 +219,7 @@ static const struct kg_math_command *eat_word(struct kg_math_parser *p,
     return NULL;
 }
 
-/* The third of "two thirds", consumed.   returns 3, or 0 for no fraction */
+/* Consumes the third of "two thirds".   returns 3, or 0 if there is no fraction */
 static int eat_fraction(struct kg_math_parser *p)
 {
     static const struct {
@@ -245,7 +245,7 @@ static int eat_fraction(struct kg_math_parser *p)
     return 0;
 }
 
-/* Below one hundred.   returns -1 for none */
+/* Consumes a number below one hundred.   returns -1 if there is none */
 static int below_hundred(struct kg_math_parser *p)
 {
     const struct kg_math_command *row = eat_word(p, KG_MATH_G_NUMBER);
@@ -300,7 +300,7 @@ int kg_math_parse_number_words(struct kg_math_parser *p)
 
 /* ---- words in brackets ---- */
 
-/* Whether the word is a number that is not the one at node: 5 (six). */
+/* Whether the word is another number than the node's, 5 (six), or may be a product. */
 static bool contradicts(const struct kg_math_tree *t, int node, const char *word,
                         size_t n)
 {
@@ -308,7 +308,7 @@ static bool contradicts(const struct kg_math_tree *t, int node, const char *word
     char digits[4] = "";
 
     if (!row || row->group != KG_MATH_G_NUMBER)
-        return n < 4; /* a product of letters, as far as one can tell */
+        return n < 4; /* perhaps a product of letters */
     if (row->op >= 10)
         digits[0] = (char)('0' + row->op / 10);
     digits[strlen(digits)] = (char)('0' + row->op % 10);

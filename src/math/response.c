@@ -28,7 +28,7 @@ static bool starts(struct kg_math_text t, size_t i, const char *word)
     return n <= t.n - i && strncasecmp(t.text + i, word, n) == 0;
 }
 
-/* The first (or last) place of the word, or t.n. */
+/* The offset of the first (or last) occurrence of the word, or t.n. */
 static size_t place(struct kg_math_text t, const char *word, bool last)
 {
     size_t found = t.n;
@@ -47,8 +47,8 @@ static struct kg_math_text from(struct kg_math_text t, size_t at)
 
 /* ---- tokens that end a turn ---- */
 
-/* Whether one stands at text[i], or the opening of the user's turn. Openings of the
- * model's own turn end nothing. */
+/* Whether a token that ends the turn, or the user's turn, starts at text[i]. The start of
+ * the model's own turn ends nothing. */
 static bool is_end_token(struct kg_math_text t, size_t i)
 {
     static const char *const tokens[] = {

@@ -81,9 +81,9 @@ bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int
 
 /* ---- infinite sums ---- */
 
-/* What the terms are made of. Of powers: p(k) r^k, so many of them with polynomials of
- * that degree, all of which fall or none of which grows. Else a rational function of
- * that degree; norm: sum of the sizes of its coefficients, where these are whole. */
+/* The form of the terms: `count` terms p(k) r^k with polynomials up to `degree` (falls:
+ * all tend to 0; else none grows by r), or a rational function of that degree. norm: sum
+ * of the absolute coefficients if they are whole. */
 struct shape {
     bool ok;
     bool falls;
@@ -103,7 +103,7 @@ static bool has_bound(const struct kg_math_eval *e, int node)
     return kg_math_any(e->tree, node, is_bound);
 }
 
-/* The factor of the bound name in a whole linear exponent, or 0. */
+/* a if the exponent is a k + b for the bound name k and whole a; else 0. */
 static slong slope(struct kg_math_eval *e, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -155,7 +155,7 @@ static struct shape product_shape(struct shape a, struct shape b)
     return s;
 }
 
-/* b^(s k + t); under: in a denominator. Both ways it must fall. */
+/* b^(s k + t) (under: 1 over it); not ok unless it tends to 0. */
 static struct shape exponential(struct kg_math_eval *e, int node, bool under)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -183,7 +183,7 @@ static struct shape power_shape(struct kg_math_eval *e, struct shape base, int e
     return s;
 }
 
-/* What divides: numbers and powers, as a shape of what is left of 1. */
+/* The form of 1 / node for products of numbers and powers. */
 static struct shape divisor_of_powers(struct kg_math_eval *e, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -199,7 +199,7 @@ static struct shape divisor_of_powers(struct kg_math_eval *e, int node)
     return (struct shape){.ok = false};
 }
 
-/* The shape of terms; rational: as a polynomial or, below none, a quotient of two. */
+/* The form of terms; rational: of polynomials only. */
 static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -240,8 +240,8 @@ static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
 
 enum { MAX_NORM = 1000 };
 
-/* Sums of quotients of polynomials with whole coefficients. Degrees are taken over a
- * common denominator.   *norm: of the denominator */
+/* The form of sums and products of quotients of polynomials, with degrees over a common
+ * denominator. norm: of the denominators */
 static struct shape quotient_shape(struct kg_math_eval *e, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -259,7 +259,7 @@ static struct shape quotient_shape(struct kg_math_eval *e, int node)
         return b;
     }
     a = shape_of(e, n->kind == KG_MATH_DIV ? n->a : node, true);
-    a.norm = 1; /* above, coefficients do not count */
+    a.norm = 1; /* coefficients of numerators do not count */
     if (n->kind != KG_MATH_DIV || !a.ok)
         return a;
     b = shape_of(e, n->b, true);
@@ -268,8 +268,8 @@ static struct shape quotient_shape(struct kg_math_eval *e, int node)
     return product_shape(a, b);
 }
 
-/* How long a column has to be constant, or 0 where the terms have another shape. *ahead:
- * how many terms may have a zero in the denominator */
+/* How many entries of a column must be equal; 0 if the terms have another form. *ahead <-
+ * the last k at which a denominator may be zero */
 static slong proving_length(struct kg_math_eval *e, int body, bool rho, slong *ahead)
 {
     struct shape s = rho ? quotient_shape(e, body) : shape_of(e, body, false);
@@ -281,7 +281,7 @@ static slong proving_length(struct kg_math_eval *e, int body, bool rho, slong *a
     return need > AGREE ? need : AGREE;
 }
 
-/* Whether the terms have values as far as denominators may be zero. */
+/* Whether the terms have values up to k = ahead, after which no denominator is zero. */
 static bool has_terms(struct kg_math_eval *e, int node, slong ahead)
 {
     const struct kg_math_tree *t = e->tree;
@@ -299,8 +299,8 @@ static bool has_terms(struct kg_math_eval *e, int node, slong ahead)
     return ok;
 }
 
-/* sum[k] = a_0 + .. + a_k. Their terms must fall to less than half on the way.
- * returns false if one is not a rational number */
+/* sum[k] <- a_0 + .. + a_k.
+ * returns false unless terms are rational and the last is below half of the middle one */
 static bool partial_sums(struct kg_math_eval *e, fmpq *sum, int node)
 {
     const struct kg_math_tree *t = e->tree;
@@ -336,9 +336,9 @@ static bool is_constant(const fmpq *column, slong n, slong need)
     return n >= need;
 }
 
-/* The columns of Wynn's epsilon (rho: with k instead of 1) up to one of so many
- * entries that is constant, which is left in this[0].
- * next[n] = last[n + 1] + k / (this[n + 1] - this[n]) */
+/* Computes columns of Wynn's epsilon (rho: with k instead of 1) until one of at least
+ * `need` entries is constant; its value is then in now[0].
+ * next[n] = last[n + 1] + k / (now[n + 1] - now[n]) */
 static bool extrapolate(fmpq *now, fmpq *last, bool rho, slong need)
 {
     fmpq_t d;

@@ -8,7 +8,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { MAX_GROUP = 1024 }; /* bytes of an argument that are looked at */
+enum { MAX_GROUP = 1024 }; /* bytes of an argument that are read */
 
 size_t kg_math_brace_end(const char *text, size_t n)
 {
@@ -28,7 +28,7 @@ size_t kg_math_brace_end(const char *text, size_t n)
 
 /* ---- numbers ---- */
 
-/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit after it; or 0. */
+/* Bytes of a thousands separator ("," or "{,}" or ",\!") that a digit follows; or 0. */
 static size_t comma(const char *p, const char *end)
 {
     static const char *const commas[] = {"{,}", ",\\!", ","};
@@ -118,8 +118,8 @@ bool kg_math_is_number_words(struct kg_math_text t)
 
 /* ---- formulas ---- */
 
-/* The group of the command at p and, in *n, its bytes with its arguments (0 where one is
- * not closed). */
+/* The group of the command at p.   *n <- its bytes with its arguments, 0 if one of them
+ * is not closed */
 static enum kg_math_group command_at(size_t *n, const char *p, const char *end)
 {
     const char *at = p + 1;
@@ -166,7 +166,7 @@ static size_t operator_at(const char *p, const char *end)
                : 0;
 }
 
-/* Bytes of a value without command at p: a number, a letter, after ^ a group; 0 for
+/* Bytes of a value without command at p: a number, a letter or, after ^, a group; 0 for
  * none. */
 static size_t plain_value(const char *p, const char *end, char before)
 {
@@ -182,8 +182,8 @@ static size_t plain_value(const char *p, const char *end, char before)
     return (size_t)(kg_math_number_end(p, end) - p);
 }
 
-/* Whether the letter at p, after a blank, is a factor: none that may be a word or a
- * unit, but for one with a power. */
+/* Whether the letter at p, after a space, is a factor: it cannot be a word or a unit, or
+ * it has a power. */
 static bool starts_factor(const char *p, const char *end)
 {
     return isalpha((unsigned char)*p) &&
@@ -194,7 +194,7 @@ const char *kg_math_bare_end(const char *p, const char *end)
 {
     const char *from = p;
     const char *last = p;
-    bool joined = true; /* what comes next belongs to it after blanks too */
+    bool joined = true; /* the next value continues the span even after spaces */
     bool command = false;
 
     while (p < end) {
