@@ -112,7 +112,7 @@ static bool stands_alone(const struct kg_added_scan *scan, size_t start, size_t 
     return !kg_class_is_word(cp);
 }
 
-/* Next wanted token at or after scan->searched.   returns its place in *at, or NULL */
+/* The next requested token at or after scan->searched, or NULL.   *at <- its offset */
 static const struct kg_added_token *search(struct kg_added_scan *scan, size_t *at)
 {
     while (scan->set->n && scan->searched < scan->n) {

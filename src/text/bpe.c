@@ -138,7 +138,7 @@ static uint64_t heap_pop(struct heap *h)
     return top;
 }
 
-/* Look the pair at `at` up again and, when it can be merged, put it on the heap. */
+/* Looks up the pair at `at`, and puts it on the heap if it can be merged. */
 static void refresh_pair(struct kg_bpe_node *nodes, uint32_t at,
                          const struct kg_merges *m, struct heap *h)
 {
@@ -175,7 +175,7 @@ kg_status kg_bpe_merge_long(int32_t *ids, size_t *n, const struct kg_merges *m,
     size_t kept = 0;
     if (*n >= NONE / 4)
         return kg_fail(err, KG_ENOMEM, "a pre-token of %zu bytes is too long", *n);
-    /* n - 1 pairs at the start, and every one of at most n - 1 merges takes one and adds
+    /* The heap starts with n - 1 pairs. Each of at most n - 1 merges removes one and adds
      * at most two. */
     size_t room = 3 * *n + 1;
     KG_TRY(kg_mem_grow(&s->nodes, &s->nodes_capacity, *n + 1, sizeof *s->nodes, NONE,

@@ -22,7 +22,7 @@
 
 enum { MAX_PIECES = 1 << 28, MAX_SYMBOLS = 1 << 30, MAX_PAIRS = 1 << 26, N_BYTES = 256 };
 
-/* A stretch of train.text: a plain stretch of a document, later a pre-token. */
+/* A range of train.text: text between special tokens, or a pre-token. */
 struct piece {
     const char *bytes; /* borrowed */
     size_t n;
@@ -41,9 +41,9 @@ struct word {
 
 struct pair {
     int32_t left, right;
-    bool touched; /* its count grew in the present merge */
+    bool touched; /* its count grew in the current merge */
     int64_t count;
-    uint32_t *words; /* places of words that held it when it was counted; owned */
+    uint32_t *words; /* owned; indices of words that had it when counted */
     size_t n_words;
     size_t capacity;
 };
@@ -54,7 +54,7 @@ struct candidate {
 };
 
 struct train {
-    struct kg_str text; /* all documents, NFC, specials cut out */
+    struct kg_str text; /* all documents, in NFC, without special tokens */
     struct pieces pieces;
     struct word *words; /* owned */
     size_t n_words;
@@ -62,7 +62,7 @@ struct train {
     struct pair *pairs; /* owned */
     size_t n_pairs;
     size_t pairs_capacity;
-    struct kg_merges index; /* pair of ids to its place in pairs (in `id`) */
+    struct kg_merges index; /* pair of ids to its index in pairs (in `id`) */
     size_t index_room;
     struct candidate *heap; /* owned */
     size_t n_heap;
@@ -94,8 +94,8 @@ static kg_status cut_pretokens(struct train *t, struct kg_pretoken_scan *scan,
     }
 }
 
-/* Append the plain stretches of a document to t->text. Their lengths go to `stretches`:
- * the text may still move. */
+/* Appends the text between special tokens to t->text. `stretches` gets lengths instead of
+ * pointers, because the text may still move. */
 static kg_status add_document(struct train *t, struct pieces *stretches,
                               const struct kg_added *specials, const char *text)
 {
@@ -207,7 +207,7 @@ static kg_status make_words(struct train *t)
 
 /* ---- pairs ---- */
 
-/* Room in the index for one pair more. */
+/* Makes room in the index for one more pair. */
 static kg_status grow_index(struct train *t)
 {
     if (t->n_pairs < t->index_room)
@@ -236,8 +236,8 @@ static kg_status pair_of(struct train *t, int32_t left, int32_t right, size_t *a
     return KG_OK;
 }
 
-/* Add sign * count of the word to every pair of it. A pair with `made` in it (all when
- * made is -1) lists the word. */
+/* Adds sign * count of the word to each of its pairs. If sign > 0, pairs with the token
+ * `made` (-1: all pairs) also list the word. */
 static kg_status count_word(struct train *t, size_t word, int sign, int32_t made)
 {
     const struct word *w = &t->words[word];
@@ -260,7 +260,7 @@ static kg_status count_word(struct train *t, size_t word, int sign, int32_t made
 
 /* ---- the heap of candidates ---- */
 
-/* a goes before b */
+/* Whether a is merged before b. */
 static bool before(const struct candidate *a, const struct candidate *b)
 {
     if (a->count != b->count)
@@ -300,7 +300,7 @@ static struct candidate heap_pop(struct train *t)
     return top;
 }
 
-/* The most frequent pair; *at is its place, or n_pairs when no pair is left. */
+/* *at <- the index of the most frequent pair; n_pairs if no pair is left. */
 static kg_status best_pair(struct train *t, size_t *at)
 {
     while (t->n_heap) {
@@ -315,7 +315,7 @@ static kg_status best_pair(struct train *t, size_t *at)
     return KG_OK;
 }
 
-/* Pairs that grew enter the heap with their new count. */
+/* Puts the pairs that grew on the heap, with their new counts. */
 static kg_status queue_touched(struct train *t)
 {
     for (size_t i = 0; i < t->n_pairs; i++) {
@@ -352,8 +352,8 @@ static kg_status merge_pair(struct train *t, size_t at, int32_t made)
 {
     int32_t left = t->pairs[at].left;
     int32_t right = t->pairs[at].right;
-    /* pairs may move, and this pair's list grow when it is made again ("aaa"); only what
-     * is listed now counts. */
+    /* t->pairs may move, and this pair's list may grow if the merge makes the pair again
+     * ("aaa"); only the words listed now are visited. */
     size_t n = t->pairs[at].n_words;
     for (size_t i = 0; i < n; i++) {
         size_t word = t->pairs[at].words[i];

@@ -23,7 +23,7 @@ static uint32_t spelling_of(unsigned char byte)
     return byte == 173 ? FIRST + LOW + MIDDLE : byte;
 }
 
-/* -1 when the character stands for no byte */
+/* -1 if the character spells no byte */
 static int byte_of(uint32_t cp)
 {
     if (cp < FIRST)
@@ -52,8 +52,8 @@ kg_status kg_bytelevel_unspell(struct kg_str *out, bool *raw, const char *text, 
 {
     size_t mark = out->len;
     *raw = false;
-    /* Room for all of it, so that the loop may write without asking: a byte is never
-     * longer than its spelling. */
+    /* Reserves the room, so that the loop can write directly: a byte is never longer than
+     * its spelling. */
     KG_TRY(kg_str_append(out, text, n, err));
     size_t used = mark;
     for (size_t i = 0; i < n;) {
@@ -76,12 +76,9 @@ kg_status kg_bytelevel_unspell(struct kg_str *out, bool *raw, const char *text, 
     return KG_OK;
 }
 
-/* Four digits are three bytes; one or two '=' fill the last four up.
- *
- * Digits are taken six bits at a time into a word, and whenever it holds eight, a byte
- * goes out. A character that is not a digit, or a length that no bytes have, makes the
- * whole text invalid.
- */
+/* Base64: four digits are three bytes; one or two '=' complete the last four digits. Each
+ * digit adds six bits to a word, and a byte is written whenever it has eight. A character
+ * that is not a digit, or an impossible length, makes the whole text invalid. */
 
 static int digit64(char c)
 {

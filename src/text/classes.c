@@ -21,7 +21,7 @@ static const struct kg_unicode_range NEW_NUMBERS[] = {
     {0x16FF4, 0x16FF6}, {0x1CCF0, 0x1CCF9}, {0x1E5F1, 0x1E5FA},
 };
 
-/* Letters, marks and digits since then, up to Unicode 16. */
+/* Letters, marks and digits of Unicode 16 that Unicode 15 lacks. */
 static const struct kg_unicode_range NEW_WORDS[] = {
     {0x897, 0x897},     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},
     {0x105C0, 0x105F3}, {0x10D40, 0x10D65}, {0x10D69, 0x10D6D}, {0x10D6F, 0x10D85},
@@ -55,7 +55,7 @@ static const struct kg_unicode_range OLD_POINTS[] = {{0x166D, 0x166D},
 static const struct kg_unicode_range NEW_CONTROLS[] = {{0x110CD, 0x110CD},
                                                        {0x13430, 0x1343F}};
 
-/* Ideographs as BERT has them. */
+/* Ideographs by BERT's definition. */
 static const struct kg_unicode_range IDEOGRAPHS[] = {
     {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},   {0x20000, 0x2A6DF},
     {0x2A700, 0x2B81F}, {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F},
@@ -69,7 +69,7 @@ static const struct kg_unicode_range NMT_SPACES[] = {
     {0x2028, 0x2029}, {0x2581, 0x2581}, {0xFEFF, 0xFEFF}, {0xFFFD, 0xFFFD},
 };
 
-/* Capital letters since Unicode 15: the small one is so much further. */
+/* Capital letters since Unicode 15; step: from the capital to the small letter. */
 static const struct {
     uint32_t first, last;
     int32_t step;

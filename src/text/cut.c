@@ -39,7 +39,7 @@ void kg_cut_scan_start(struct kg_cut_scan *scan, const char *text, size_t n)
         kg_pretoken_scan_start(&scan->found, text, n);
 }
 
-/* One character of the class, or all up to the next. */
+/* One character of the class, or all characters before the next one. */
 static void class_segment(struct kg_cut_scan *scan, struct kg_cut_segment *s)
 {
     *s = (struct kg_cut_segment){.start = scan->at};
@@ -76,7 +76,7 @@ static kg_status next_segment(struct kg_cut_scan *scan, struct kg_cut_segment *s
     return KG_OK;
 }
 
-/* Whether the segment ahead belongs to a piece that ends with a segment of `match`. */
+/* Whether a piece that ends with a segment of `match` also gets the next, of `ahead`. */
 static bool joins(enum kg_cut_behavior behavior, bool match, bool ahead)
 {
     switch (behavior) {

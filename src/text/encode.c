@@ -12,10 +12,10 @@ struct encoder {
     const struct kg_tokenizer *tok;
     struct kg_ids *out;
     bool with_special;
-    bool continues; /* the text goes on after other tokens */
-    bool at_start;  /* the present stretch begins the text */
+    bool continues; /* the text follows other tokens */
+    bool at_start;  /* the current part starts the text */
     struct kg_normalizer_work normal;
-    struct kg_str fronts[KG_MAX_STAGES]; /* a stage's stretch with something in front */
+    struct kg_str fronts[KG_MAX_STAGES]; /* the text of a stage, with what it prepends */
     struct kg_cut_scan scans[KG_MAX_STAGES];
     struct kg_token_work work;
     struct kg_err *err;
@@ -23,7 +23,7 @@ struct encoder {
 
 static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n);
 
-/* Nothing is put in front of a text that goes on after other tokens. */
+/* Nothing is prepended to a text that follows other tokens. */
 static bool may_prepend(const struct encoder *e)
 {
     return !(e->continues && e->at_start);
@@ -41,7 +41,7 @@ static kg_status space_in_front(struct encoder *e, size_t stage, const char *tex
     return run_stages(e, stage + 1, front->data, front->len);
 }
 
-/* Pieces of text that begin with mark, and what stands before the first. */
+/* Splits the text before every mark. */
 static kg_status cut_at_marks(struct encoder *e, size_t stage, const char *text, size_t n)
 {
     const struct kg_str *mark = &e->tok->stages[stage].mark;

@@ -23,7 +23,7 @@ kg_status kg_model_no_unknown(const char *text, size_t n, struct kg_err *err)
                    n < 40 ? (int)n : 40, text);
 }
 
-/* Whether each of these bytes has a token. */
+/* Whether these bytes can become byte tokens. */
 static bool has_bytes(const struct kg_tokenizer *tok, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -34,8 +34,8 @@ static bool has_bytes(const struct kg_tokenizer *tok, const char *text, size_t n
 
 /* ---- BPE ---- */
 
-/* What merging begins with. An unknown one waits for what follows, as those in a row may
- * become one; tokens of bytes do not end its waiting. */
+/* The symbols that merging starts from. An unknown one is held back (waiting), because
+ * adjacent ones may become one token; the byte tokens of a character do not end this. */
 struct symbols {
     int32_t *ids;
     size_t n;
@@ -63,8 +63,8 @@ static kg_status put_unknown(struct symbols *s, const struct kg_tokenizer *tok,
     return KG_OK;
 }
 
-/* The first symbols of a pre-token. Most vocabularies have every byte, so those that it
- * has are taken at a run. */
+/* The symbols of a pre-token's bytes. The first loop suffices for vocabularies that have
+ * every byte, as most do. */
 static kg_status put_bytes(struct symbols *s, const struct kg_tokenizer *tok,
                            const char *text, size_t n, struct kg_err *err)
 {
@@ -129,7 +129,7 @@ static bool is_unknown(const struct kg_tokenizer *tok, int32_t id)
     return id < 0 || id == tok->unknown;
 }
 
-/* What a stretch without pieces becomes, its last id first. */
+/* Pushes the ids of text without pieces, the last id first. */
 static kg_status push_unknown(struct kg_ids *out, const struct kg_tokenizer *tok,
                               const char *text, size_t n, struct kg_err *err)
 {

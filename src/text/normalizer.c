@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-/* A file may ask for replacements of replacements, each of them longer. */
+/* Replacements of replacements could make a text grow without limit. */
 enum { MAX_GROWTH = 256, MAX_GROWTH_FLOOR = 1 << 20 };
 
 void kg_normalizer_release(struct kg_normalizer *norm)
@@ -134,7 +134,7 @@ static kg_status strip_right(struct kg_str *out, const struct kg_normalizer_step
 static kg_status squeeze(struct kg_str *out, const struct kg_normalizer_step *step,
                          const char *text, size_t n, struct kg_err *err)
 {
-    bool space = true; /* the newest one, or the beginning */
+    bool space = true; /* the last byte was a space, or this is the start */
 
     (void)step;
     while (n > 0 && text[n - 1] == ' ')
@@ -210,7 +210,7 @@ static bool maybe_not_nfc(const struct kg_normalizer_step *step, const char *tex
     return !kg_unicode_is_surely_nfc(text, n);
 }
 
-/* Of the steps that leave ASCII as it is. */
+/* For steps that do not change ASCII. */
 static bool beyond_ascii(const struct kg_normalizer_step *step, const char *text,
                          size_t n, bool prepends)
 {
@@ -234,7 +234,7 @@ static bool has_from(const struct kg_normalizer_step *step, const char *text, si
     return find(text, n, &step->from) != text + n;
 }
 
-/* One of `map` and `run`. */
+/* Each has either `map` or `run`. */
 static const struct {
     kg_class_map *map;
     kg_status (*run)(struct kg_str *out, const struct kg_normalizer_step *step,
@@ -303,13 +303,13 @@ kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normaliz
     return KG_OK;
 }
 
-/* The double array, walked with care.
+/* The double-array trie of a character map; the file is untrusted, so indices are
+ * checked.
  *
- * A unit of the array is a node: the low byte and the top bit are the character that
- * leads to it (a value has the top bit, so it is never taken for one), bit 8 says that a
- * word ends there, the rest is where its children begin, relative to it by exclusive or.
- * The value of a word stands in the first of these children.
- */
+ * A unit is a node. Its low byte and top bit are the byte that leads to it (values have
+ * the top bit, so they match no byte). Bit 8 tells that a word ends there. The rest is
+ * the offset of its children, to be combined with its own index by exclusive or. If a
+ * word ends at a node, its child for byte 0 is the word's value. */
 
 struct kg_charsmap {
     uint32_t *units; /* owned */
@@ -381,7 +381,7 @@ static uint32_t children_of(uint32_t unit)
     return (unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-/* The text of a value, or NULL where the file points outside or into a character. */
+/* The text of a value; NULL if the file points outside or into a character. */
 static const char *text_of(const struct kg_charsmap *map, uint32_t value)
 {
     value &= ~(1u << 31);
@@ -390,8 +390,8 @@ static const char *text_of(const struct kg_charsmap *map, uint32_t value)
     return map->texts + value;
 }
 
-/* What the longest word (the shortest, if so asked) at the start of text becomes, its
- * bytes in *used; NULL when there is none. */
+/* The replacement of the longest (or shortest) word that text begins with, or NULL.
+ * *used <- bytes of the word */
 static const char *look_up(const struct kg_charsmap *map, const char *text, size_t n,
                            bool shortest, size_t *used)
 {
@@ -426,7 +426,7 @@ kg_status kg_charsmap_longest(struct kg_str *out, const struct kg_charsmap *map,
         size_t used;
         const char *becomes = look_up(map, text + at, n - at, false, &used);
 
-        /* a word of the file may end within a character: that is none */
+        /* skip words of the file that end inside a character */
         if (becomes &&
             (at + used == n || ((unsigned char)text[at + used] & 0xC0) != 0x80)) {
             KG_TRY(kg_str_puts(out, becomes, err));
@@ -440,8 +440,8 @@ kg_status kg_charsmap_longest(struct kg_str *out, const struct kg_charsmap *map,
     return KG_OK;
 }
 
-/* The whole of these bytes becomes the text of the shortest word they begin with.
- * *done: false when there is no such word, and nothing was appended */
+/* Replaces all n bytes by the replacement of the shortest word that they begin with.
+ * *done <- false if there is no such word; then nothing was appended */
 static kg_status map_whole(struct kg_str *out, const struct kg_charsmap *map,
                            const char *text, size_t n, bool *done, struct kg_err *err)
 {

@@ -19,7 +19,7 @@ struct kg_pattern {
     pcre2_match_context *limits;
 };
 
-/* In front of, and after, the text of a pattern. */
+/* What a fit puts before and after the text of a pattern. */
 static const struct {
     const char *before, *behind;
     uint32_t flags;
@@ -114,8 +114,8 @@ void kg_pattern_free(struct kg_pattern *p)
     kg_mem_free(p);
 }
 
-/* PCRE2 says not how many steps a match took, but whether it took more than a limit: so
- * limits are tried from a low one up. */
+/* PCRE2 does not count the steps of a match, but tells whether they exceed a limit, so
+ * growing limits are tried. */
 static int match(int64_t *steps, const struct kg_pattern *p, const char *name)
 {
     uint32_t limit = FIRST_STEPS;

@@ -19,7 +19,8 @@ static int32_t ranked(const struct kg_vocab *v, const int32_t *rank, const char 
     return id >= 0 && rank[id] >= 0 ? id : -1;
 }
 
-/* The ways to make token id of two others: counted, and put into m unless it is NULL. */
+/* Counts the pairs of tokens that form token id, and puts them into m if it is not
+ * NULL. */
 static size_t cut_token(const struct kg_tokenizer *tok, const int32_t *rank, int32_t id,
                         struct kg_merges *m)
 {
@@ -40,8 +41,8 @@ static size_t cut_token(const struct kg_tokenizer *tok, const int32_t *rank, int
     return found;
 }
 
-/* Every place where a token may be cut costs a hash of its bytes, so a file could ask for
- * more than its size shows. The 151,643 tokens of Qwen2 come to 2^24. */
+/* Every split of a token hashes its bytes, so the work grows with the square of its
+ * length, and a small file could cause much. The 151,643 tokens of Qwen2 sum to 2^24. */
 static kg_status check_work(const struct kg_tokenizer *tok, const int32_t *rank,
                             struct kg_err *err)
 {
@@ -140,8 +141,8 @@ kg_status kg_pieces_add_special(struct kg_reader *r, int32_t id)
 
 /* ---- the ends of a text ---- */
 
-/* The token that config[key] names, as text or as an object with content; *id stays where
- * it names none. */
+/* *id <- the token that config[key] names, as text or as an object with `content`;
+ * unchanged if it names none. */
 static kg_status find_named(struct kg_reader *r, const struct kg_json *config,
                             const char *key, int32_t *id)
 {
@@ -178,8 +179,8 @@ kg_status kg_pieces_add_ends(struct kg_reader *r, const struct kg_json *config,
 
 /* ---- which of the two ---- */
 
-/* SentencePiece's message begins with the tag of its first piece, a line feed; a line of
- * tiktoken's with a character of base64. */
+/* A SentencePiece file begins with the tag of its first piece, which is a line feed; a
+ * tiktoken file with a base64 digit. */
 kg_status kg_pieces_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                           struct kg_err *err)
 {

@@ -15,7 +15,7 @@
 
 enum { MAX_PATTERN_BYTES = 1 << 16, MAX_GROUP_DEPTH = 64 };
 
-/* White_Space, as the inside of a class. */
+/* Unicode's White_Space, written as the inside of a class. */
 static const char SPACE_SET[] = "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-"
                                 "\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
@@ -70,7 +70,7 @@ static kg_status copy(struct translator *t, size_t bytes)
     return KG_OK;
 }
 
-/* Bytes up to and with the next '}', or 0. */
+/* Bytes up to the next '}', inclusive, if a '{' is at `from`; else 0. */
 static size_t braced(const struct translator *t, size_t from)
 {
     if (peek(t, from) != '{')
@@ -81,7 +81,7 @@ static size_t braced(const struct translator *t, size_t from)
     return 0;
 }
 
-/* Append a set, given as the inside of a class. */
+/* Appends a set, given as the inside of a class. */
 static kg_status put_set(struct translator *t, const char *set, const char *more,
                          bool negated, bool in_class)
 {
@@ -175,8 +175,7 @@ static kg_status translate_group(struct translator *t)
     return refuse(t, "group", 4);
 }
 
-/* {n} {n,} {n,m}; a following + or ? means repetition to one engine and a mode to the
- * other. */
+/* {n} {n,} {n,m}; a + or ? after it is a repetition in Oniguruma, but a mode in PCRE2. */
 static kg_status translate_counts(struct translator *t)
 {
     size_t bytes = braced(t, 0);
@@ -209,7 +208,7 @@ static kg_status translate_one(struct translator *t)
     }
 }
 
-/* The PCRE2 pattern that an Oniguruma pattern means. */
+/* Translates an Oniguruma pattern for PCRE2. */
 static kg_status translate(struct kg_str *out, const char *pattern, size_t n,
                            struct kg_err *err)
 {
@@ -284,7 +283,7 @@ static kg_status compile(struct kg_pretoken *p, const char *text, size_t n, bool
     pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
     if (matches_empty)
         return kg_fail(err, KG_EUNSUPPORTED, "pattern may match the empty text");
-    /* A refusal only costs speed: pcre2_match interprets what was not compiled. */
+    /* Failure only costs speed: pcre2_match() then interprets the pattern. */
     (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     return KG_OK;
 }

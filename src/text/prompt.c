@@ -92,7 +92,7 @@ static kg_status put_templated(struct kg_str *out, const char *template_text,
     return kg_str_puts(out, at + sizeof SLOT - 1, err);
 }
 
-/* What was asked for and only a conversation has. */
+/* Refuses settings that only a conversation has. */
 static kg_status check_text(const struct kg_prompt_opts *how, struct kg_err *err)
 {
     const char *value = how->prefix && *how->prefix == '-' ? "" : "=true";
@@ -160,7 +160,7 @@ out:
     return status;
 }
 
-/* Where the assistant's turn does not begin with it already. */
+/* Appends the opening, unless the assistant's turn already begins with it. */
 kg_status kg_prompt_put_opening(struct kg_str *out, const char *opening,
                                 struct kg_err *err)
 {
@@ -278,7 +278,7 @@ kg_status kg_prompt_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
     return kg_tokenizer_encode(out, tok, text, n, opts, err);
 }
 
-/* What the post-processor adds to every text, as text. */
+/* Appends what the post-processor adds to every text, as text. */
 static kg_status put_added(struct kg_str *out, const struct kg_tokenizer *tok,
                            struct kg_err *err)
 {
@@ -298,8 +298,8 @@ out:
     return status;
 }
 
-/* Lines of text, each after indent and a bar; control characters of a data file are
- * written out. */
+/* Appends the lines of text, each after indent and a bar, with control characters
+ * escaped. */
 static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
                            const char *indent, struct kg_err *err)
 {
@@ -314,7 +314,7 @@ static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
     return KG_OK;
 }
 
-/* How much of text is before byte n or at it, in whole characters. */
+/* The start of the character that has byte n of text. */
 static size_t whole(const char *text, size_t n)
 {
     while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80)

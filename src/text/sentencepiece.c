@@ -41,7 +41,7 @@ struct model {
     size_t n;
     size_t capacity;
     uint64_t type; /* of the model */
-    bool parts[6]; /* of the message, by number: which are there */
+    bool parts[6]; /* which parts of the message exist, by number */
     bool byte_fallback;
     bool space_as_suffix;
     bool dummy_prefix;
@@ -127,7 +127,7 @@ static kg_status read_trainer(struct kg_reader *r, struct model *m, struct kg_pr
         case 42:
             m->eos = (int32_t)f.value;
             break;
-        default: /* of training, or of pieces whose type says it too */
+        default: /* about training, or also given by the type of a piece */
             break;
         }
     }
@@ -181,7 +181,7 @@ static kg_status read_model(struct kg_reader *r, struct model *m, struct kg_prot
             KG_TRY(read_piece(r, m, part));
         else if (f.number == 2)
             KG_TRY(read_trainer(r, m, part));
-        else if (f.number != 4) /* 4: examples for its own test */
+        else if (f.number != 4) /* 4: examples for a self-test */
             KG_TRY(read_normalizer(r, m, part, f.number == 5));
     }
 }
@@ -252,7 +252,7 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-/* The best score is merged first; equal ones are of one rank. Sorts the pieces. */
+/* The best score is merged first; equal scores share a rank. Sorts the pieces. */
 static kg_status make_merges(struct kg_reader *r, struct model *m)
 {
     struct kg_tokenizer *tok = r->tok;
@@ -276,8 +276,8 @@ static kg_status make_merges(struct kg_reader *r, struct model *m)
 
 /* ---- Unigram ---- */
 
-/* What a piece adds to the sum of its way; NaN: it is on none. A user's piece is worth as
- * much as pieces of the best score for every byte of it. */
+/* The score of a piece in a split; NaN: it is never used. A USER_DEFINED piece scores as
+ * much as one piece of the best score per byte. */
 static double way_score(const struct piece *piece, float most)
 {
     if (piece->type == NORMAL)
@@ -310,7 +310,7 @@ static kg_status make_unigram(struct kg_reader *r, const struct model *m)
 
 /* ---- characters and spaces ---- */
 
-/* sentencepiece finds a user's piece before it maps characters, kedge after that. */
+/* SentencePiece finds USER_DEFINED pieces before it maps characters, kedge after it. */
 static kg_status check_map(struct kg_reader *r, const struct model *m,
                            const struct kg_charsmap *map)
 {
@@ -371,7 +371,7 @@ static kg_status set_spaces(struct kg_reader *r, const struct model *m,
 
 /* ---- added tokens ---- */
 
-/* A piece that is never cut nor merged: looked for in text whose spaces are marked. */
+/* A piece that is never split or merged: found in text whose spaces are marks already. */
 static kg_status add_user_defined(struct kg_reader *r, const struct piece *piece)
 {
     struct kg_tokenizer *tok = r->tok;
@@ -417,7 +417,7 @@ static int32_t known(const struct model *m, int32_t id)
     return id >= 0 && (size_t)id < m->n ? id : -1;
 }
 
-/* The id of what is unknown; several in a row are one. */
+/* Sets the unknown token; adjacent unknown characters become one token. */
 static kg_status find_unknown(struct kg_reader *r, const struct model *m)
 {
     struct kg_tokenizer *tok = r->tok;

@@ -20,7 +20,7 @@ enum { N_SPECIALS = 256, MAX_TOKEN_DIGITS = 1024 };
 struct lines {
     const char *at; /* borrowed: the next line */
     const char *end;
-    size_t number; /* of the newest line, from 1 */
+    size_t number; /* of the current line, from 1 */
 };
 struct line {
     const char *bytes; /* borrowed; base64 */
@@ -28,7 +28,7 @@ struct line {
     int64_t rank;
 };
 
-/* Digits up to the line's end; -1 if it is not a number below KG_VOCAB_MAX_IDS. */
+/* The number in [at, end); -1 unless it is below KG_VOCAB_MAX_IDS. */
 static int64_t read_rank(const char *at, const char *end)
 {
     int64_t rank = at == end ? -1 : 0;
@@ -40,7 +40,7 @@ static int64_t read_rank(const char *at, const char *end)
     return rank;
 }
 
-/* The next line that is not empty; false at the end. */
+/* The next line that is not empty.   *more <- false at the end */
 static kg_status next_line(struct kg_reader *r, struct lines *s, struct line *line,
                            bool *more)
 {
@@ -86,7 +86,7 @@ static kg_status put_token(struct kg_reader *r, const struct lines *s,
     return KG_OK;
 }
 
-/* Ranks are counted from 0 without holes: the number of lines. */
+/* The number of tokens, one per line. Their ranks must be 0 to n - 1. */
 static kg_status count_tokens(struct kg_reader *r, struct lines s, int64_t *n)
 {
     struct line line;

@@ -14,7 +14,7 @@
 
 enum { MAX_FILE_BYTES = 256 << 20, MAX_IDS = 1 << 30 };
 
-/* The first kind whose file is in the folder is taken. */
+/* Opening a folder takes the first kind whose file exists. */
 enum { KIND_JSON, KIND_MODEL, KIND_CHARS, N_KINDS };
 static const struct kg_tokenizer_kind KINDS[N_KINDS] = {
     [KIND_JSON] = {NULL, "tokenizer.json", kg_json_tokenizer_parse, kg_pipeline_encode},
@@ -81,8 +81,7 @@ kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes,
     return parse_kind(tok, &KINDS[KIND_MODEL], &file, err);
 }
 
-/* The end token that tokenizer_config.json names, as text or as an object with content.
- */
+/* The end token of tokenizer_config.json: a text, or an object with `content`. */
 static void read_eos(struct kg_tokenizer *tok, const struct kg_json *config)
 {
     size_t n;
@@ -97,9 +96,9 @@ static void read_eos(struct kg_tokenizer *tok, const struct kg_json *config)
         tok->eos = kg_vocab_find(&tok->vocab, text, n, false);
 }
 
-/* No text may become an id that the model has no row for. Special tokens beyond its rows
- * are let be: a text model keeps those of its siblings that see (Gemma 3 of 1B: one), and
- * who uses one is told so by its id. */
+/* Fails if text can become an id that has no row in the model. Special tokens beyond the
+ * rows are allowed: Gemma 3 1B lists one of its multimodal siblings. If such a token is
+ * used, an error names its id. */
 static kg_status check_rows(const struct kg_tokenizer *tok, int64_t rows, const char *dir,
                             struct kg_err *err)
 {
@@ -115,9 +114,9 @@ static kg_status check_rows(const struct kg_tokenizer *tok, int64_t rows, const 
         dir, (long long)rows, (int)id);
 }
 
-/* Models have rows for more ids than their tokenizer has tokens (Qwen2: 151,936 against
- * 151,646). Those ids have no text; config.json beside the tokenizer says how many there
- * are. */
+/* A model may have rows for more ids than its tokenizer has tokens (Qwen2: 151,936 and
+ * 151,646). The ids between have no text; vocab_size of the folder's config.json counts
+ * the rows. */
 static kg_status read_padding(struct kg_tokenizer *tok, const char *dir,
                               struct kg_err *err)
 {
@@ -130,8 +129,8 @@ static kg_status read_padding(struct kg_tokenizer *tok, const char *dir,
     return vocab_size > 0 ? check_rows(tok, vocab_size, dir, err) : KG_OK;
 }
 
-/* Older folders list tokens beside a tokenizer.model without saying how they are found in
- * a text. */
+/* Older folders list tokens in added_tokens.json next to a tokenizer.model, without the
+ * rules for finding them in text. */
 static kg_status check_added(const struct kg_tokenizer_kind *kind, const char *dir,
                              const struct kg_json *config, struct kg_err *err)
 {
@@ -289,7 +288,7 @@ kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok
     return decode_range(out, tok, ids, 0, n, skip_special, err);
 }
 
-/* Spaces at the beginning of the first id's bytes that stand for nothing. */
+/* Bytes of the leading spaces that encoding put before the text. */
 static size_t lead_of(const struct kg_tokenizer *tok, const char *bytes, size_t n)
 {
     size_t lead = 0;
@@ -304,7 +303,7 @@ kg_status kg_tokenizer_decode_text(struct kg_str *out, const struct kg_tokenizer
 {
     size_t begin = out->len;
     size_t i = 0;
-    for (; i < n && out->len == begin; i++) /* up to the first that prints something */
+    for (; i < n && out->len == begin; i++) /* up to the first id with bytes */
         KG_TRY(decode_range(out, tok, ids, i, i + 1, skip_special, err));
     size_t lead = lead_of(tok, kg_str_text(out) + begin, out->len - begin);
     if (lead > 0) {

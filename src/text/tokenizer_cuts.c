@@ -25,7 +25,7 @@ enum { MAX_LOOK_DEPTH = 8 };
 
 /* ---- stages ---- */
 
-/* NULL, with err set, when there are too many, or it is after ByteLevel. */
+/* NULL with err set if there are too many stages, or if ByteLevel precedes this one. */
 static struct kg_pretoken_stage *add_stage(struct kg_reader *r,
                                            enum kg_pretoken_kind kind)
 {
@@ -55,7 +55,7 @@ kg_status kg_reader_cut(struct kg_reader *r, const char *pattern, size_t n, bool
     return KG_OK;
 }
 
-/* One more cut at the characters of a class. */
+/* Adds a cut at the characters of a class. */
 static kg_status add_class(struct kg_reader *r, bool (*is)(uint32_t cp),
                            enum kg_cut_behavior behavior)
 {
@@ -162,7 +162,7 @@ static kg_status read_whitespace_split(struct kg_reader *r, const struct kg_json
     return add_class(r, kg_unicode_is_space, KG_CUT_REMOVED);
 }
 
-/* \w+|[^\w\s]+ : what is left between white space, cut where words begin and end */
+/* \w+|[^\w\s]+ : the text between white space, cut where words begin and end */
 static kg_status read_whitespace(struct kg_reader *r, const struct kg_json *value)
 {
     KG_TRY(read_whitespace_split(r, value));
@@ -207,7 +207,7 @@ static kg_status read_front(struct kg_reader *r, const char *path,
         if (strcmp(text, names[i]) != 0)
             continue;
         *front = (enum kg_mark_front)i;
-        /* older files say it so */
+        /* older files have only add_prefix_space */
         if (kg_json_bool(kg_json_get(value, "add_prefix_space"), true))
             return KG_OK;
         if (scheme && *front != KG_MARK_NEVER)

@@ -38,7 +38,7 @@ static kg_status max_id(struct kg_reader *r, const struct kg_json *vocab,
     return KG_OK;
 }
 
-/* A token by its spelling in the file. */
+/* Adds a token as it is spelled in the file. */
 static kg_status put_token(struct kg_reader *r, int64_t id, const char *key)
 {
     bool raw = false;
@@ -72,7 +72,6 @@ kg_status kg_reader_vocab(struct kg_reader *r, const struct kg_json *model,
     return KG_OK;
 }
 
-/* The token for what is unknown; added tokens are none. */
 kg_status kg_reader_unknown(struct kg_reader *r, const struct kg_json *model, bool needed)
 {
     const struct kg_json *unk = kg_json_get(model, "unk_token");
@@ -148,7 +147,7 @@ static kg_status read_merge(struct kg_reader *r, const struct kg_json *merge, si
                             left < 0    ? "the left half is not in the vocabulary"
                             : right < 0 ? "the right half is not in the vocabulary"
                                         : "the merged token is not in the vocabulary");
-    /* A raw half is never made of bytes, so its merge would never be used. */
+    /* A raw token is not made of bytes, so its merge could never apply. */
     if (!raw)
         kg_merges_put(&r->tok->merges, left, right, (int32_t)i, id);
     return KG_OK;
@@ -202,7 +201,6 @@ kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
     KG_TRY(kg_reader_vocab(r, model, added));
     KG_TRY(kg_reader_unknown(r, model, false));
     if (r->spelled) {
-        /* The tokens of single bytes of a byte-level vocabulary. */
         for (int byte = 0; byte < 256; byte++) {
             char c = (char)byte;
             tok->byte_ids[byte] = kg_vocab_find(&tok->vocab, &c, 1, false);
@@ -212,7 +210,7 @@ kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
     return read_merges(r, kg_json_get(model, "merges"));
 }
 
-/* [["piece", score], ...], whose places are the ids. */
+/* [["piece", score], ...], where the index is the id. */
 static kg_status read_pieces(struct kg_reader *r, const struct kg_json *vocab)
 {
     struct kg_unigram *u = r->tok->own;
@@ -270,13 +268,13 @@ static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
     static const struct {
         const char *type;
         const struct kg_token_model *model;
-        const char *guest; /* the one that defines it */
+        const char *guest; /* the guest that defines it */
     } rows[] = {{"BPE", &KG_MODEL_BPE, NULL},
                 {"WordPiece", &KG_MODEL_WORDPIECE, "retriever"},
                 {"Unigram", &KG_MODEL_UNIGRAM, NULL}};
     const struct kg_json *type = kg_json_get(model, "type");
     if (kg_json_type(model) == KG_JSON_OBJECT && !type)
-        r->tok->model = &KG_MODEL_BPE; /* as older files have it */
+        r->tok->model = &KG_MODEL_BPE; /* older files have no type */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!kg_reader_has_type(model, rows[i].type))
             continue;

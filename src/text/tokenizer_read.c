@@ -193,7 +193,7 @@ kg_status kg_reader_find(struct kg_reader *r, const char *text, size_t n, int32_
     return KG_OK;
 }
 
-/* Enter an added token into the vocabulary, or find it there. */
+/* Puts an added token into the vocabulary, or checks it against the one there. */
 static kg_status place_added(struct kg_reader *r, const struct kg_added_token *token)
 {
     struct kg_vocab *vocab = &r->tok->vocab;
@@ -218,7 +218,7 @@ static kg_status place_added(struct kg_reader *r, const struct kg_added_token *t
     return KG_OK;
 }
 
-/* A token that is looked for after normalizing is normalized too, and prints so. */
+/* A token that is searched in normalized text is normalized itself, and so printed. */
 static kg_status push_normalized(struct kg_reader *r, const struct kg_added_token *token)
 {
     struct kg_added_token copy = *token;
@@ -291,7 +291,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* -1 when the token is not the name of a byte */
+/* -1 unless the token names a byte, such as <0x0A> */
 static int named_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
@@ -326,7 +326,7 @@ kg_status kg_reader_set_texts(struct kg_reader *r)
         const char *text = kg_vocab_bytes(vocab, id, &n);
         if (!text)
             continue;
-        /* setting a text may move the block that it is in */
+        /* kg_vocab_set_text() may move the block that `text` points into */
         kg_str_clear(&r->scratch);
         status = kg_str_append(&r->scratch, text, n, r->err);
         if (status == KG_OK)

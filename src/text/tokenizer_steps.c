@@ -12,10 +12,10 @@
 
 static kg_status process_bytes(struct kg_reader *r, const struct kg_json *value)
 {
-    return kg_reader_byte_level(r, "post_processor", value); /* it moves offsets only */
+    return kg_reader_byte_level(r, "post_processor", value); /* it affects only offsets */
 }
 
-/* A second one would put its tokens around those of the first. */
+/* A second post-processor would add its tokens around those of the first. */
 static kg_status need_first(struct kg_reader *r, const struct kg_json *value)
 {
     if (r->has_template)
@@ -89,7 +89,7 @@ static kg_status push_pair(struct kg_reader *r, const struct kg_json *value,
     return kg_ids_push(ids, (int32_t)id, r->err);
 }
 
-/* BertProcessing, and RobertaProcessing, whose other fields move offsets. */
+/* BertProcessing, and RobertaProcessing, whose other fields affect only offsets. */
 static kg_status read_around(struct kg_reader *r, const struct kg_json *value)
 {
     static const struct kg_field fields[] = {
@@ -133,7 +133,7 @@ static kg_status decode_spelled(struct kg_reader *r, const struct kg_json *value
     return KG_OK;
 }
 
-/* What stands after ByteFallback or Fuse would see more than a token. */
+/* A step after ByteFallback or Fuse would see more than one token. */
 static kg_status need_tokens(struct kg_reader *r, const struct kg_json *value)
 {
     if (!r->decodes_bytes && !r->fused)
@@ -148,7 +148,7 @@ static kg_status decode_mark(struct kg_reader *r, const struct kg_json *value)
     enum kg_mark_front front;
     KG_TRY(need_tokens(r, value));
     KG_TRY(kg_reader_mark(r, PATH, value, &mark, &front));
-    /* all marks of the first token go */
+    /* all leading marks of the first token are dropped */
     r->tok->lead = front == KG_MARK_NEVER ? r->tok->lead : INT32_MAX;
     return kg_reader_add_step(r, PATH, &r->texts, KG_NORMALIZE_REPLACE, mark, " ");
 }
@@ -193,7 +193,7 @@ static kg_status fuse(struct kg_reader *r, const struct kg_json *value)
     return kg_reader_bare(r, PATH, value);
 }
 
-/* What BERT's decoder tidies up in each token, after its space. */
+/* BERT's decoder cleans up each token after putting a space before it. */
 static kg_status tidy_up(struct kg_reader *r)
 {
     static const char *const rows[][2] = {
@@ -207,7 +207,7 @@ static kg_status tidy_up(struct kg_reader *r)
     return KG_OK;
 }
 
-/* A space in front of every token that does not continue a word, but the first. */
+/* Puts a space before every token that does not continue a word, except the first. */
 static kg_status decode_words(struct kg_reader *r, const struct kg_json *value)
 {
     static const struct kg_field fields[] = {{"type", KG_FIELD_READ},

@@ -21,8 +21,8 @@
 #define CASED     (SET(LU) | SET(LL) | SET(LT))
 #define LETTERS   (CASED | SET(LM) | SET(LO))
 
-/* Common scripts only; what is missing merely takes the slow way. unicode_test.c checks
- * every member. */
+/* Common scripts only; other characters take the slow path. unicode_test.c checks every
+ * member. */
 static const struct kg_unicode_range SAFE[] = {
     {0x0000, 0x02FF},   /* Latin, IPA */
     {0x0400, 0x0482},   /* Cyrillic */
@@ -221,8 +221,8 @@ kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
     return kg_str_append(out, text + copied, n - copied, err);
 }
 
-/* Start of the first U+11A7, or the end: utf8proc takes it for a Hangul final when it
- * composes, and drops it, but it is a letter of its own that joins with nothing. */
+/* Offset of the first U+11A7, or n. When utf8proc composes, it takes this letter, which
+ * joins with nothing, for a Hangul final and drops it. */
 static size_t find_11a7(const char *text, size_t n)
 {
     for (size_t i = 0; i + 3 <= n; i++)
@@ -291,7 +291,7 @@ bool kg_unicode_is_alnum(uint32_t cp)
 
 bool kg_unicode_is_cased(uint32_t cp)
 {
-    /* beside letters: numbers and signs in letters' dress; the two ordinals */
+    /* also numbers and signs that have case, and the two ordinals */
     return kg_unicode_is_of(cp, CASED) || kg_unicode_lower(cp) != cp ||
            kg_unicode_upper(cp) != cp || cp == 0xAA || cp == 0xBA;
 }

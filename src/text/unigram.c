@@ -62,7 +62,7 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* The keys of a node while the trie is made. */
+/* The keys of a node while the trie is built. */
 struct span {
     uint32_t from, to;
     uint32_t depth;
@@ -70,7 +70,7 @@ struct span {
 struct builder {
     struct kg_unigram *u;
     const struct key *keys;
-    struct span *spans; /* owned; as many as nodes */
+    struct span *spans; /* owned; one per node */
     size_t capacity;
     struct kg_err *err;
 };
@@ -88,7 +88,7 @@ static kg_status push_node(struct builder *b, struct span span, uint8_t byte)
     return KG_OK;
 }
 
-/* Its piece and its children. */
+/* Sets the piece of a node and makes its children. */
 static kg_status fill_node(struct builder *b, size_t at)
 {
     struct span s = b->spans[at];
@@ -122,7 +122,7 @@ static kg_status build_from(struct kg_unigram *u, const struct key *keys, uint32
     return status;
 }
 
-/* A text of two pieces would have two ends at one node.   keys are sorted */
+/* Two pieces of equal text would need two ids in one node.   keys: sorted */
 static kg_status refuse_twins(const struct key *keys, uint32_t n, struct kg_err *err)
 {
     for (uint32_t i = 1; i < n; i++)
@@ -191,7 +191,7 @@ static void offer(const struct kg_unigram *u, struct kg_unigram_step *step, doub
     step->start = (uint32_t)start;
 }
 
-/* All pieces that begin at `at`, which a way of `score` leads to. */
+/* Offers all pieces that begin at `at` as continuations of the best split up to there. */
 static void try_pieces(struct kg_unigram_step *steps, const struct kg_unigram *u,
                        const char *text, size_t at, size_t n)
 {

@@ -10,7 +10,7 @@
 
 enum { MAX_BLOB_BYTES = 1 << 30 };
 
-/* FNV-1a, with the kind mixed in. */
+/* FNV-1a, with `raw` mixed in. */
 static uint32_t hash_bytes(const char *bytes, size_t n, bool raw)
 {
     uint64_t h = 0xcbf29ce484222325u ^ (raw ? 0x100 : 0);
@@ -58,7 +58,7 @@ void kg_vocab_release(struct kg_vocab *v)
     *v = (struct kg_vocab){0};
 }
 
-/* The slot that holds these bytes, or the free one where they belong. */
+/* The slot that has these bytes, or the free slot for them. */
 static uint32_t slot_of(const struct kg_vocab *v, const char *bytes, size_t n, bool raw)
 {
     uint32_t at = hash_bytes(bytes, n, raw) & v->mask;
@@ -72,7 +72,7 @@ static uint32_t slot_of(const struct kg_vocab *v, const char *bytes, size_t n, b
     }
 }
 
-/* Bytes into the blob. */
+/* Appends bytes to the blob. */
 static kg_status keep(struct kg_vocab *v, uint32_t *offset, const char *bytes, size_t n,
                       struct kg_err *err)
 {
@@ -114,7 +114,7 @@ int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, boo
     return v->slots ? v->slots[slot_of(v, bytes, n, raw)] : -1;
 }
 
-/* Every id prints its bytes, until told otherwise. */
+/* Every id prints its own bytes until kg_vocab_set_text() changes that. */
 static kg_status make_texts(struct kg_vocab *v, struct kg_err *err)
 {
     KG_TRY(kg_mem_new(&v->texts, (size_t)v->n_ids, sizeof *v->texts, "token texts", err));
