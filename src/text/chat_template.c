@@ -20,7 +20,7 @@ enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20, FIRST_BYTES = 16
 
 /* ---- making one ---- */
 
-/* Line ends become LF, and one at the end of the template goes. */
+/* Line ends become LF; one at the end of the template is dropped. */
 static size_t normalise(char *to, const char *text, size_t n)
 {
     size_t k = 0;
@@ -52,7 +52,7 @@ static kg_status parse(struct kg_chat_template *t, const char *text, size_t n,
     return kg_jinja_parse(t, tokens, err);
 }
 
-/* An empty one that knows its name. */
+/* An empty template with its name. */
 static kg_status create(struct kg_chat_template **t, const char *where,
                         struct kg_err *err)
 {
@@ -103,9 +103,9 @@ static kg_status open_file(struct kg_chat_template *t, const char *path,
 
 /* ---- from a model's folder ---- */
 
-/* A folder's templates: chat_template.jinja is `default`, those of
- * additional_chat_templates/ have the names of their files, those of
- * tokenizer_config.json theirs. Files are stronger. */
+/* The templates of a folder: chat_template.jinja is `default`, and those of
+ * additional_chat_templates/ have the names of their files. Only without these files are
+ * the templates of tokenizer_config.json used. */
 #define MORE "additional_chat_templates"
 
 static const char *name_of(const struct kg_json *item)
@@ -113,8 +113,8 @@ static const char *name_of(const struct kg_json *item)
     return kg_json_text(kg_json_get(item, "name"), NULL);
 }
 
-/* The template of this name in a text, an object of templates or a list of {"name",
- * "template"}, of which the last counts; or NULL. */
+/* The template of this name, or NULL. v: a text (`default`), an object of templates, or a
+ * list of {"name", "template"}, where the last one counts. */
 static const struct kg_json *find_named(const struct kg_json *v, const char *name)
 {
     if (kg_json_type(v) == KG_JSON_OBJECT)
@@ -130,7 +130,7 @@ static const struct kg_json *find_named(const struct kg_json *v, const char *nam
     return NULL;
 }
 
-/* The file of a folder that a name stands for. */
+/* The path of the file for the template of this name. */
 static kg_status file_of(struct kg_str *path, const char *dir, const char *name,
                          struct kg_err *err)
 {
@@ -235,7 +235,7 @@ static kg_status open_config(struct kg_chat_template *t, const char *dir,
     return text ? parse(t, text, n, err) : fail_named(dir, name, err);
 }
 
-/* Where templates have files, those of tokenizer_config.json are none. */
+/* If a folder has template files, those of tokenizer_config.json are not used. */
 static kg_status open_folder(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
@@ -257,7 +257,7 @@ out:
     return status;
 }
 
-/* One template, without another for tools. */
+/* Opens one template, without that for tools. */
 static kg_status open_one(struct kg_chat_template **t, const char *path, const char *name,
                           struct kg_err *err)
 {
@@ -318,8 +318,8 @@ const struct kg_json *kg_chat_thought(const struct kg_json *message)
     return NULL;
 }
 
-/* A message as apply_chat_template hands it over: without the keys that are null, and
- * with its thought under the name that most templates read and under that of gpt-oss. */
+/* A message as apply_chat_template passes it: without null members, and with its thought
+ * as `reasoning_content`, for most templates, and as `thinking`, for gpt-oss. */
 static kg_status put_message(struct kg_jv *out, struct kg_jinja *j,
                              const struct kg_json *message)
 {
@@ -358,7 +358,7 @@ static kg_status put_messages(struct kg_jv *out, struct kg_jinja *j,
     return KG_OK;
 }
 
-/* The keys of an object that end in `end` and have a token: text, or {"content"}. */
+/* Sets the keys of an object that end in `end` and have a token: text, or {"content"}. */
 static kg_status set_tokens(struct kg_jinja *j, const struct kg_json *tokens,
                             const char *end)
 {
@@ -379,8 +379,8 @@ static kg_status set_tokens(struct kg_jinja *j, const struct kg_json *tokens,
     return KG_OK;
 }
 
-/* What a template finds when nobody gave it: special tokens, and what apply_chat_template
- * always passes. */
+/* The variables that exist without being passed: special tokens, and those that
+ * apply_chat_template always sets. */
 static kg_status set_defaults(struct kg_jinja *j)
 {
     const struct kg_json *config = j->t->config.root;
@@ -445,7 +445,7 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                               .first_bytes = FIRST_BYTES};
     j.steps = j.limits.steps;
     if (!out_max || out_max > j.out_begin + j.limits.output_bytes)
-        out->max = j.out_begin + j.limits.output_bytes; /* no room beyond it is taken */
+        out->max = j.out_begin + j.limits.output_bytes; /* the limit of growth */
     KG_TRY_GOTO(out, set_variables(&j, variables));
     KG_TRY_GOTO(out, kg_jinja_run(&j, j.t->root));
 out:
@@ -485,7 +485,7 @@ kg_status kg_chat_date(int64_t *now_s, const char *text, struct kg_err *err)
     if (!text || !*text)
         return KG_OK;
     if (strptime(text, "%Y-%m-%d", &tm)) {
-        *now_s = timegm(&tm); /* which makes February 30 a day of March */
+        *now_s = timegm(&tm); /* turns February 30 into a day of March */
         strftime(again, sizeof again, "%Y-%m-%d", &tm);
     }
     if (strcmp(text, again) == 0)
@@ -495,7 +495,7 @@ kg_status kg_chat_date(int64_t *now_s, const char *text, struct kg_err *err)
 
 /* ---- prompts ---- */
 
-/* A folder with templates of which none is `default` does not say which it means. */
+/* A folder with templates but no `default` does not tell which one to use. */
 static kg_status check_none(const char *dir, struct kg_err *err)
 {
     struct kg_str names = {0};
@@ -521,7 +521,7 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
     if (is_auto && status == KG_ENOTFOUND)
         return check_none(model_dir, err);
     KG_TRY(status);
-    /* a template of its own file writes the special tokens of the model's folder */
+    /* a template from a file uses the special tokens of the model's folder */
     if (kg_source_is_model(choice) || is_auto || !model_dir ||
         read_config(&(*t)->config, model_dir, err) == KG_OK)
         return KG_OK;

@@ -23,7 +23,7 @@ const struct kg_jinja_row *kg_jinja_find(const struct kg_jinja_row *table,
     return NULL;
 }
 
-/* Place of a name in "old,new,count"; -1 when it is not there. */
+/* The index of a name in "old,new,count"; -1 if it is not listed. */
 static int parameter_index(const char *params, struct kg_jv_text name)
 {
     size_t n;
@@ -108,7 +108,7 @@ static kg_status make_safe(struct kg_jv *out, struct kg_jinja *j)
         return KG_OK;
     KG_TRY(kg_jinja_pay(j, out->u.list->n));
     for (size_t i = 0; i < out->u.list->n; i++)
-        out->u.list->items[i].safe = true; /* of text, all of them */
+        out->u.list->items[i].safe = true; /* all are text */
     return KG_OK;
 }
 
@@ -162,7 +162,7 @@ static const struct kg_jinja_row *methods_of(const struct kg_jv *a)
     }
 }
 
-/* loop.index and its kin; false when there is none of that name. */
+/* loop.index and similar attributes; false if there is none of that name. */
 static bool loop_attr(struct kg_jv *out, const struct kg_jinja_loop *loop,
                       struct kg_jv_text name)
 {
@@ -219,7 +219,7 @@ kg_status kg_jinja_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     return KG_OK;
 }
 
-/* The character at place i of a text, undefined beyond it. */
+/* The i-th character of a text; undefined beyond the text. */
 static struct kg_jv character_at(struct kg_jv_text t, int64_t i)
 {
     uint32_t cp;
@@ -300,7 +300,7 @@ kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 
 /* ---- slices ---- */
 
-/* Python's bounds: first, number and step of the places that a slice takes. */
+/* The indices that a slice takes, as in Python: n of them from `first` by `step`. */
 struct range {
     int64_t first;
     int64_t end;
@@ -351,7 +351,7 @@ static kg_status slice_text(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_
     size_t mark = j->out->len;
     uint32_t cp;
 
-    if (r->step == 1) { /* a part of it, nothing copied */
+    if (r->step == 1) { /* borrowed: nothing is copied */
         size_t at = 0;
 
         for (int64_t i = 0; i < r->first && at < t.n; i++)
@@ -383,7 +383,7 @@ kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bo
     return KG_OK;
 }
 
-/* A slice of a slice multiplies steps, which Python does without a bound. */
+/* A slice of a range multiplies steps: unbounded in Python, an error on overflow here. */
 static kg_status slice_of_range(struct kg_jv *out, struct kg_jinja *j,
                                 const int64_t of[3], const struct range *r)
 {
@@ -442,7 +442,7 @@ static kg_status fail_operands(struct kg_jinja *j, int op, const struct kg_jv *a
                          signs[op - KG_JT_ADD], kg_jv_type_name(a), kg_jv_type_name(b));
 }
 
-/* Python's: by the rest, so that no quotient is rounded over a whole number. */
+/* As in Python, from the remainder: rounding cannot lift the quotient over an integer. */
 static double floor_divide(double a, double b)
 {
     double rest = fmod(a, b), x = (a - rest) / b;
@@ -546,7 +546,7 @@ static kg_status whole_numbers(struct kg_jv *out, struct kg_jinja *j, int op, in
     return KG_OK;
 }
 
-/* Text after text, list after list. */
+/* a + b of two texts or two lists. */
 static kg_status join_two(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                           const struct kg_jv *b)
 {
@@ -707,8 +707,8 @@ static kg_status fn_raise(struct kg_jv *out, struct kg_jinja *j, const struct kg
                          text.u.text.bytes);
 }
 
-/* What Python's strftime writes where C's writes something else: a time here has no zone
- * and no part of a second. */
+/* Rewrites formats for which Python's strftime differs from C's: the time has no zone and
+ * no fraction of a second. */
 static size_t as_python(char *to, size_t room, struct kg_jv_text format)
 {
     size_t n = 0;

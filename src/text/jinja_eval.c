@@ -468,7 +468,7 @@ static kg_status eval_node(struct kg_jv *out, struct kg_jinja *j,
 
 /* ---- statements ---- */
 
-/* Run a body in a scope of its own; what it writes becomes a value. */
+/* Runs a body in a new scope; its output becomes a value. */
 static kg_status capture(struct kg_jv *out, struct kg_jinja *j,
                          const struct kg_jinja_node *body)
 {
@@ -575,7 +575,7 @@ static const struct kg_jv *named(const struct kg_jinja_args *args, struct kg_jv_
     return NULL;
 }
 
-/* The parameters of a macro in the scope at hand. Defaults see the ones before them. */
+/* Sets a macro's parameters in the current scope. Defaults see earlier parameters. */
 static kg_status bind_parameters(struct kg_jinja *j, const struct kg_jinja_node *macro,
                                  const struct kg_jinja_args *args, size_t *n,
                                  size_t *used)
@@ -605,7 +605,7 @@ static bool is_parameter(const struct kg_jinja_node *macro, struct kg_jv_text na
     return false;
 }
 
-/* varargs and kwargs: what the parameters leave over. */
+/* Sets varargs and kwargs to the arguments that are left; without these, none may be. */
 static kg_status bind_rest(struct kg_jinja *j, const struct kg_jinja_node *macro,
                            const struct kg_jinja_args *args, size_t n, size_t used)
 {
@@ -660,8 +660,8 @@ kg_status kg_jinja_run_macro(struct kg_jv *out, struct kg_jinja *j,
 
 /* ---- loops ---- */
 
-/* The members that the condition of a loop lets through. It asks before the loop starts,
- * so that loop.last and loop.length count those. */
+/* The members for which the condition of a loop is true. It is evaluated before the loop
+ * starts, so that loop.last and loop.length count only these. */
 static kg_status filter_items(const struct kg_jv_list **items, struct kg_jinja *j,
                               const struct kg_jinja_node *n)
 {

@@ -76,7 +76,7 @@ static kg_status change_case(struct kg_jv *out, struct kg_jinja *j,
         KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
     }
     KG_TRY(kg_jinja_cut(out, j, mark));
-    out->safe = t.safe && how != TITLE; /* title joins its words again */
+    out->safe = t.safe && how != TITLE; /* the result of title is no markup */
     return KG_OK;
 }
 
@@ -125,7 +125,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
         from = (size_t)at + k;
         if (k > 0)
             continue;
-        if (from == t.u.text.n) /* an empty text stands before, between and after */
+        if (from == t.u.text.n) /* empty text matches between all characters */
             return kg_jinja_cut(out, j, mark);
         k = kg_utf8_decode(&cp, t.u.text.bytes + from);
         KG_TRY(kg_jinja_emit(j, t.u.text.bytes + from, k));
@@ -135,7 +135,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
     return kg_jinja_cut(out, j, mark);
 }
 
-/* The argument of a width: a number of blanks, or the text itself. */
+/* The text of an indentation: a number of spaces, or the text itself. */
 static kg_status blanks(struct kg_jv_text *t, struct kg_jinja *j, const struct kg_jv *v,
                         int64_t n)
 {
@@ -272,7 +272,7 @@ static kg_status f_format(struct kg_jv *out, struct kg_jinja *j, const struct kg
 
 /* ---- numbers ---- */
 
-/* 0 to 9, -1 for any other character. Scripts have their ten in a row. */
+/* 0 to 9, or -1 for other characters. The ten digits of each script are adjacent. */
 static int digit_value(uint32_t cp)
 {
     uint32_t n = 0;
@@ -284,8 +284,8 @@ static int digit_value(uint32_t cp)
     return (int)(n % 10);
 }
 
-/* Digits of any script become 0 to 9, and a _ between two of them goes, as Python reads
- * numbers. false: no such text, or one too long to be a number of 64 bits. */
+/* Rewrites a number as Python reads it: digits of any script become 0 to 9, and a _
+ * between two digits is dropped.   returns false for other or too long text */
 static bool plain_digits(char text[64], struct kg_jv_text t)
 {
     bool digit = false;
@@ -390,7 +390,7 @@ static kg_status f_abs(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv
     return kg_jinja_binary(out, j, i < 0 ? KG_JT_SUB : KG_JT_ADD, &zero, in);
 }
 
-/* round(x, digits) of Python: halves of what the number exactly is go to the even. */
+/* Python's round(x, digits): rounds the exact value, halves to even. */
 static double round_half_even(double x, int digits)
 {
     double scale = pow(10, -digits);
@@ -406,10 +406,10 @@ static double round_how(double x, int digits, double (*to)(double))
 {
     double scale = pow(10, digits);
 
-    return (to(x * scale) + 0.0) / scale; /* Python goes by a whole number: no -0 */
+    return (to(x * scale) + 0.0) / scale; /* Python converts to an integer: no -0 */
 }
 
-/* A whole number without the digits after the point stays whole. */
+/* Rounds a whole number to a multiple of 10^-digits, halves to even. */
 static kg_status round_whole(struct kg_jv *out, struct kg_jinja *j, int64_t i, int digits)
 {
     int64_t scale = 1, rest;
@@ -479,7 +479,7 @@ static kg_status f_tojson(struct kg_jv *out, struct kg_jinja *j, const struct kg
     size_t mark = j->out->len;
 
     if (how.indented) {
-        how.item.n = 1; /* the newline stands after it */
+        how.item.n = 1; /* a newline comes after it */
         KG_TRY(blanks(&how.indent, j, indent, 0));
     }
     if (args->by[2] && args->by[2]->type != KG_JV_NONE)
@@ -519,7 +519,7 @@ static kg_status f_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 
     KG_TRY(kg_jv_str(&name, j, args->by[0]));
     if (in->type == KG_JV_DICT && !in->u.dict->is_namespace) {
-        /* attributes only: the members of an object are none */
+        /* attributes only: the members of an object are not among them */
         const struct kg_jinja_row *row = kg_jinja_find(kg_jinja_dict_methods,
                                                        name.u.text);
 

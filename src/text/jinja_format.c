@@ -14,8 +14,8 @@ enum { MAX_WIDTH = 10000, MAX_PRECISION = 100 };
 struct field {
     struct kg_jv_text fill; /* one character */
     char align;             /* < > ^ = */
-    char sign;              /* + or blank: before what is not negative; 0: nothing */
-    char group;             /* , or _ between thousands, 0: nothing */
+    char sign;              /* + or space before values that are not negative; 0: none */
+    char group;             /* , or _ between thousands; 0: none */
     int width;
     int precision; /* -1: not given */
     char type;     /* 0: not given */
@@ -53,7 +53,7 @@ static kg_status put_padded(struct kg_jinja *j, const struct field *f, const cha
     return put_fill(j, f, spare - (before > 0 ? before : 0));
 }
 
-/* The first characters of a text, as many as a precision says. */
+/* The first `precision` characters of a text; all if it is negative. */
 static struct kg_jv_text cut_text(struct kg_jv_text t, int precision)
 {
     uint32_t cp;
@@ -90,7 +90,7 @@ static void put_binary(char *text, uint64_t u)
     text[n] = 0;
 }
 
-/* Digits of a whole number without its sign. false: the type is none of theirs */
+/* The digits of a whole number without its sign.   returns false for other types */
 static bool whole_digits(char text[600], char type, uint64_t u)
 {
     const char *how = type == 'x' ? "%llx" : type == 'X' ? "%llX" : "%llo";
@@ -174,7 +174,7 @@ static kg_status put_number(struct kg_jinja *j, const struct field *f,
     return put_padded(j, &as, head, &body, false);
 }
 
-/* A float without a type looks as it does alone. */
+/* A float without a type is written as by str(). */
 static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, double x)
 {
     const struct kg_jv alone = kg_jv_real(fabs(x));
@@ -195,7 +195,8 @@ static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, doubl
 
 /* ---- % ---- */
 
-/* "-+ 0", a width, a precision.   *at: moves after them; false: none that is known */
+/* Reads "-+ 0", a width, a precision and a type; *at moves past them; false if
+ * unknown. */
 static bool read_percent(struct field *f, const struct kg_jv_text *t, size_t *at)
 {
     size_t i = *at;
@@ -306,7 +307,7 @@ kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct k
 
 /* ---- str.format ---- */
 
-/* "fill align sign 0 width group .precision type", all of it or nothing of it. */
+/* "fill align sign 0 width group .precision type", each optional; false for other text */
 static bool read_spec(struct field *f, struct kg_jv_text t)
 {
     const char *s = t.bytes, *end = t.bytes + t.n;
@@ -340,7 +341,7 @@ static bool read_spec(struct field *f, struct kg_jv_text t)
     }
     if (s < end)
         f->type = *s++;
-    /* zeros are not grouped with the digits */
+    /* padding with zeros inside of groups is not supported */
     return s == end && f->width < MAX_WIDTH && f->precision < MAX_PRECISION &&
            !(f->group && (zeros || f->align == '='));
 }

@@ -19,19 +19,19 @@ struct lexer {
     const char *source;
     size_t n;
     size_t at;
-    bool line_starts; /* what was last read ended with a newline */
+    bool line_starts; /* the last tag or comment ended with a newline */
     char open[MAX_OPEN];
     int n_open;
     struct kg_jinja_token *tokens; /* owned until it is copied into the pool */
     size_t n_tokens;
     size_t capacity;
-    size_t place; /* of place_line and place_column */
+    size_t place; /* the offset at `line` and `column` */
     uint32_t line;
     uint32_t column;
     struct kg_err *err;
 };
 
-/* Lines and columns, in characters, on from the place last asked for. */
+/* Moves line and column (in characters) from the last place to `at`. */
 static void place(struct lexer *x, size_t at)
 {
     if (at < x->place) {
@@ -72,7 +72,7 @@ static bool starts(const struct lexer *x, size_t at, const char *text)
     return x->n - at >= n && memcmp(x->source + at, text, n) == 0;
 }
 
-/* After the white space at `at`. */
+/* The offset after the white space at `at`. */
 static size_t skip_space(const struct lexer *x, size_t at)
 {
     uint32_t cp;
@@ -89,7 +89,7 @@ static size_t skip_space(const struct lexer *x, size_t at)
 
 /* ---- data, comments, raw blocks ---- */
 
-/* The text in front of a delimiter, whose sign is '-', '+' or another. */
+/* Pushes the text before a delimiter, whose sign is '-', '+' or another character. */
 static kg_status push_data(struct lexer *x, size_t begin, size_t end, char sign,
                            bool lstrip)
 {
@@ -106,8 +106,8 @@ static kg_status push_data(struct lexer *x, size_t begin, size_t end, char sign,
     return text.n ? push(x, KG_JT_DATA, begin, text) : KG_OK;
 }
 
-/* Take the end of a tag at x->at, two characters that a sign may stand before. newline: a
- * newline after it goes too. False when there is none. */
+/* Consumes the end of a tag at x->at: two characters, perhaps after a sign. newline: also
+ * a newline after it.   returns false if there is no end */
 static bool take_end(struct lexer *x, const char *end, bool newline)
 {
     char sign = x->source[x->at];
@@ -137,7 +137,7 @@ static kg_status lex_comment(struct lexer *x)
     return fail(x, begin, "#} to end this comment", "the end of the template");
 }
 
-/* The keyword of a block tag that starts at `at`, after its sign; *end is after it. */
+/* Whether the block tag at `at` has this keyword.   *end <- the offset after it */
 static bool tag_is(const struct lexer *x, size_t at, const char *name, size_t *end)
 {
     at += 2;
@@ -197,7 +197,7 @@ static kg_status lex_name(struct lexer *x)
                 (struct kg_jv_text){x->source + begin, x->at - begin});
 }
 
-/* After the digits, and single underscores between them, at `at`. */
+/* The offset after the digits at `at`, with single underscores between them. */
 static size_t skip_digits(const struct lexer *x, size_t at)
 {
     while (at < x->n &&
@@ -247,7 +247,7 @@ static kg_status lex_number(struct lexer *x)
     return KG_OK;
 }
 
-/* Hexadecimal digits of \x, \u and \U; true when all are there and name a character. */
+/* The hexadecimal digits of \x, \u and \U; true if they are complete and a character. */
 static bool read_hex(uint32_t *cp, const char *at, const char *end, int digits)
 {
     *cp = 0;
@@ -264,8 +264,8 @@ static bool read_hex(uint32_t *cp, const char *at, const char *end, int digits)
     return *cp <= 0x10FFFF && (*cp < 0xD800 || *cp > 0xDFFF);
 }
 
-/* One escape at s (after the backslash) of a text; *to grows.   returns bytes read, 0
- * when it is malformed */
+/* Decodes the escape at s (after its backslash) to *to, which advances.   returns bytes
+ * read, 0 if it is malformed */
 static size_t unescape(char **to, const char *s, const char *end)
 {
     static const char from[] = "abfnrtv\\'\"";
@@ -295,7 +295,7 @@ static size_t unescape(char **to, const char *s, const char *end)
     }
     if (*s == 'N')
         return 0;
-    *(*to)++ = '\\'; /* any other is kept as it is */
+    *(*to)++ = '\\'; /* other escapes stay as written */
     k = kg_utf8_decode(&cp, s);
     memcpy(*to, s, k);
     *to += k;
@@ -308,7 +308,7 @@ static kg_status decode_string(struct lexer *x, size_t begin, size_t end)
     const char *last = x->source + end - 1;
     char *to;
 
-    /* no escape is shorter than what it stands for */
+    /* an escape is never shorter than its character */
     char *text = kg_pool_alloc(&x->t->pool, (size_t)(last - s) + 8, 1, x->err);
     if (!text)
         return x->err->code;
@@ -354,8 +354,7 @@ static const struct {
     {"|", KG_JT_PIPE},      {";", KG_JT_SEMICOLON},
 };
 
-/* Brackets must close in the order they were opened: inside them } } does not end the
- * expression. */
+/* Brackets must match; inside of them, } } does not end the expression. */
 static kg_status balance(struct lexer *x, char sign)
 {
     static const char opening[] = "([{";

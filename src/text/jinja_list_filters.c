@@ -1,9 +1,8 @@
 /* Filters over lists: members, order, choosing and mapping. Jinja's generators are
  * complete lists here, because limits can count them; templates notice no difference.
- * Iterables (a list,
- * the characters of a text, the keys of a mapping) become a list first. Sorting is a
- * stable merge, as in Python; comparing values without an order is an error. Filters that
- * take the name of another pass the remaining arguments to it. */
+ * Iterables (a list, the characters of a text, the keys of a mapping) become a list
+ * first. Sorting is a stable merge, as in Python; comparing values without an order is an
+ * error. Filters that take the name of another pass the remaining arguments to it. */
 #include "text/jinja_internal.h"
 
 #include <string.h>
@@ -42,7 +41,7 @@ static kg_status f_first(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     return end_of(out, j, in, false);
 }
 
-/* Read from the end: a generator has none, and text is not read as its characters. */
+/* As by reversed(): a generator has none, and a character of markup is markup. */
 static kg_status f_last(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                         const struct kg_jinja_args *args)
 {
@@ -335,13 +334,13 @@ static struct kg_jinja_args args_from(const struct kg_jinja_args *args, size_t s
     size_t n = skip < args->n ? skip : args->n;
 
     if (n > 0)
-        rest.pos += n; /* named arguments alone: there is no array */
+        rest.pos += n; /* with named arguments only, pos is NULL */
     rest.n -= n;
     return rest;
 }
 
-/* select(test, ...), selectattr(attribute, test, ...): the members for which the test,
- * without one the truth, is as wanted. */
+/* select(test, ...), selectattr(attribute, test, ...): the members for which the test
+ * (or, without one, truth) is as wanted. */
 static kg_status choose(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                         const struct kg_jinja_args *args, bool by_attr, bool wanted)
 {
@@ -349,7 +348,7 @@ static kg_status choose(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     const struct kg_jv_list *items;
     size_t at = by_attr ? 1 : 0;
 
-    if (!kg_jv_truth(in)) /* none as well: nothing is asked of the arguments then */
+    if (!kg_jv_truth(in)) /* also for none; arguments are not checked then */
         return kg_jv_list_new(out, j, 0, KG_JV_GENERATOR);
     if (args->n < at)
         return kg_jinja_fail(j, "expected the name of an attribute, found none");

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A text argument; NULL when it was not given or is none. */
+/* A text argument; NULL if it was not given or is none. */
 static kg_status text_arg(const struct kg_jv_text **t, struct kg_jinja *j,
                           const struct kg_jv *v)
 {
@@ -70,7 +70,7 @@ static kg_status push_part(struct kg_jinja *j, struct kg_jv *list, const char *b
     return kg_jv_push(j, list, &part);
 }
 
-/* split(): at runs of white space. What is left after the `most`th stays as it is. */
+/* split(): at runs of white space, at most `most` times; the rest is one part. */
 static kg_status split_space(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_text t,
                              int64_t most)
 {
@@ -131,7 +131,7 @@ static void reverse(struct kg_jv_list *l)
     }
 }
 
-/* Last place of part that ends at or before `end`, -1 none. */
+/* Offset of the last `part` that ends at or before `end`; -1: none. */
 static int64_t find_last(struct kg_jv_text t, struct kg_jv_text part, size_t end)
 {
     if (part.n > end)
@@ -261,7 +261,7 @@ static kg_status text_removesuffix(struct kg_jv *out, struct kg_jinja *j,
     return text_remove(out, j, in, args, true);
 }
 
-/* Places count characters. */
+/* Positions count characters. */
 static kg_status place_of(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                           const struct kg_jinja_args *args, bool last)
 {
@@ -341,7 +341,7 @@ static bool is_numeric(uint32_t cp)
     return kg_unicode_is_alnum(cp) && !kg_unicode_is_alpha(cp);
 }
 
-/* Unicode's Numeric_Type=Digit: those of Nd, and digits that are raised, circled, ... */
+/* Unicode's Numeric_Type=Digit: Nd, and superscript, circled and similar digits. */
 static bool is_digit(uint32_t cp)
 {
     static const uint32_t more[][2] = {
@@ -373,7 +373,7 @@ CLASS(text_isalnum, kg_unicode_is_alnum)
 CLASS(text_isspace, kg_jinja_is_space)
 #undef CLASS
 
-/* Some letters with a case, and all of them of this one. */
+/* Whether the text has letters with a case, all of them in this one. */
 static kg_status has_case(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                           bool upper)
 {
@@ -432,7 +432,7 @@ FILTER(lower)
 FILTER(capitalize)
 #undef FILTER
 
-/* A word begins after whatever has no case: They'Re. */
+/* A word begins after any character without a case: They'Re. */
 static kg_status text_title(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                             const struct kg_jinja_args *args)
 {
@@ -628,7 +628,7 @@ static kg_status dict_copy(struct kg_jv *out, struct kg_jinja *j, const struct k
 {
     (void)j;
     (void)args;
-    *out = *in; /* nothing changes it */
+    *out = *in; /* objects do not change */
     return KG_OK;
 }
 

@@ -25,7 +25,7 @@ kg_status kg_jinja_fail_at(const struct kg_chat_template *t, uint32_t line,
                    message);
 }
 
-/* ---- the token at hand ---- */
+/* ---- the current token ---- */
 
 struct kg_jinja_node *kg_jinja_node_new(struct kg_jinja_parser *p,
                                         enum kg_jinja_kind kind)
@@ -104,7 +104,7 @@ static kg_status end_of_tag(struct kg_jinja_parser *p)
     return kg_jinja_expect(p, KG_JT_BLOCK_END, "%}");
 }
 
-/* A body with its own depth, up to and with the tag `end`. */
+/* A body, up to and including the tag `end`. */
 static kg_status parse_to(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                           const char *end)
 {
@@ -114,7 +114,7 @@ static kg_status parse_to(struct kg_jinja_node **out, struct kg_jinja_parser *p,
     return end_of_tag(p);
 }
 
-/* Behind if or elif; what ends it is behind us too. */
+/* The rest of an if or elif, up to and including endif. */
 static kg_status parse_if(struct kg_jinja_node *n, struct kg_jinja_parser *p)
 {
     struct kg_jinja_node *last = n;
@@ -137,7 +137,7 @@ static kg_status parse_if(struct kg_jinja_node *n, struct kg_jinja_parser *p)
     return end_of_tag(p);
 }
 
-/* Where something is assigned: a name, ns.name, or a tuple of names. */
+/* The target of an assignment: a name, ns.name, or a tuple of names. */
 static kg_status parse_target(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                               bool with_attr)
 {
@@ -225,7 +225,7 @@ static kg_status parse_set(struct kg_jinja_node *n, struct kg_jinja_parser *p)
     return parse_to(&n->body, p, "endset");
 }
 
-/* After (: "a, b=1" up to ). */
+/* Parameters after (: "a, b=1", up to and including ). */
 static kg_status parse_parameters(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
     while (!kg_jinja_skip(p, KG_JT_RPAREN)) {
@@ -243,7 +243,7 @@ static kg_status parse_parameters(struct kg_jinja_node **out, struct kg_jinja_pa
     return KG_OK;
 }
 
-/* A body that is a function of its own: loops around it cannot be left from inside. */
+/* A body that is a function: break and continue cannot leave a loop around it. */
 static kg_status parse_function_body(struct kg_jinja_node *n, struct kg_jinja_parser *p,
                                      const char *end)
 {
@@ -360,7 +360,7 @@ static kg_status parse_tag(struct kg_jinja_node **out, struct kg_jinja_parser *p
                                   "break or continue");
 }
 
-/* Whether the name at hand is one of the words of ends. */
+/* Whether the current token is a name that is listed in ends. */
 static bool is_one_of(const struct kg_jinja_parser *p, const char *ends)
 {
     return p->at->type == KG_JT_NAME &&
@@ -404,8 +404,8 @@ static kg_status parse_body_open(struct kg_jinja_node **out, struct kg_jinja_par
     }
 }
 
-/* Statements up to one of the tags in ends, whose name is at hand then; "" is the end of
- * the template. */
+/* Statements up to one of the tags in ends, whose name is then the current token; "": to
+ * the end of the template. */
 static kg_status parse_body(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             const char *ends)
 {

@@ -43,7 +43,7 @@ static kg_status parse_argument(struct kg_jinja_node **out, struct kg_jinja_pars
     return kg_jinja_parse_expr(&n->a, p);
 }
 
-/* After an opening bracket, to the closing one. */
+/* The items after an opening bracket, up to and including the closing one. */
 static kg_status parse_list(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             enum kg_jinja_token_type close, const char *what,
                             kg_status (*one)(struct kg_jinja_node **,
@@ -249,7 +249,6 @@ kg_status kg_jinja_parse_postfix(struct kg_jinja_node **out, struct kg_jinja_par
     return KG_OK;
 }
 
-/* A name, with dots in it where a filter or test has them. */
 static kg_status parse_row_name(struct kg_jinja_node *n, struct kg_jinja_parser *p,
                                 const char *what)
 {
@@ -298,7 +297,7 @@ static bool test_takes_one(const struct kg_jinja_parser *p)
     }
 }
 
-/* After `is`. */
+/* The test after `is`. */
 static kg_status parse_test(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             struct kg_jinja_node *in)
 {
@@ -370,7 +369,8 @@ static kg_status parse_unary(struct kg_jinja_node **out, struct kg_jinja_parser 
     return status;
 }
 
-/* The binary operators that associate to the left, from the one that binds least. */
+/* Binary operators by level, from the loosest to the tightest; they associate to the
+ * left. */
 static const enum kg_jinja_token_type levels[][5] = {
     {KG_JT_ADD, KG_JT_SUB, KG_JT_END},
     {KG_JT_TILDE, KG_JT_END},
@@ -410,7 +410,7 @@ static kg_status parse_binary(struct kg_jinja_node **out, struct kg_jinja_parser
     return KG_OK;
 }
 
-/* The comparison at hand, KG_JT_END when there is none. */
+/* Consumes a comparison operator.   returns KG_JT_END if there is none */
 static enum kg_jinja_token_type take_comparison(struct kg_jinja_parser *p)
 {
     enum kg_jinja_token_type type = p->at->type;
@@ -489,7 +489,7 @@ static kg_status parse_logic(struct kg_jinja_node **out, struct kg_jinja_parser 
     return KG_OK;
 }
 
-/* Without `a if b else c`, as in the list of a for. */
+/* An expression without `a if b else c`, such as the list of a for. */
 static kg_status parse_or(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
     return parse_logic(out, p, true);

@@ -323,7 +323,7 @@ static kg_status put_json_list(struct kg_jinja *j, const struct kg_jv_list *l,
     return emit(j, "]");
 }
 
-/* Keys are text; numbers, bools and none become it. */
+/* JSON keys are text; numbers, bools and none are converted. */
 static kg_status put_json_key(struct kg_jinja *j, const struct kg_jv *key,
                               const struct kg_jinja_json *how)
 {
@@ -337,7 +337,7 @@ static kg_status put_json_key(struct kg_jinja *j, const struct kg_jv *key,
     return emit(j, "\"");
 }
 
-/* The members in the order of their keys, by insertion: few as they are. */
+/* The members sorted by key, by insertion, because objects are small. */
 static kg_status sorted_members(size_t **order, struct kg_jinja *j,
                                 const struct kg_jv_dict *d)
 {

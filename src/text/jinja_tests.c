@@ -61,7 +61,7 @@ static kg_status is_unequal(struct kg_jv *out, struct kg_jinja *j, const struct 
     return KG_OK;
 }
 
-/* The same object: of numbers and text the same value and type. */
+/* The same object; numbers and texts: the same type and value. */
 static kg_status is_same(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                          const struct kg_jinja_args *args)
 {
@@ -104,7 +104,7 @@ static kg_status is_in(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv
     return KG_OK;
 }
 
-/* Whether a whole number leaves no rest. */
+/* Whether a whole number, divided by `by`, leaves `rest` (or -rest). */
 static kg_status divides(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                          int64_t by, int64_t rest)
 {

@@ -53,7 +53,7 @@ kg_status kg_jv_list_new(struct kg_jv *out, struct kg_jinja *j, size_t capacity,
     return kg_jinja_pay(j, capacity);
 }
 
-/* Twice as many values as there were. The old ones stay in the pool. */
+/* Moves n values to an array of `capacity`. The old array stays in the pool. */
 static kg_status grow(struct kg_jinja *j, struct kg_jv **items, size_t n, size_t capacity)
 {
     struct kg_jv *more = kg_pool_alloc(&j->pool, capacity, sizeof *more, j->err);
@@ -106,7 +106,7 @@ static kg_status dict_push(struct kg_jinja *j, struct kg_jv_dict *d,
     return KG_OK;
 }
 
-/* Place of a key, d->n when there is none. */
+/* *at <- the index of a key, or d->n if there is none. */
 static kg_status dict_find(size_t *at, struct kg_jinja *j, const struct kg_jv_dict *d,
                            const struct kg_jv *key)
 {
@@ -157,7 +157,7 @@ static kg_status from_object(struct kg_jv *out, struct kg_jinja *j,
         struct kg_jv value;
 
         KG_TRY(kg_jv_from_json(&value, j, kg_json_value_at(v, i)));
-        KG_TRY(dict_push(j, out->u.dict, &key, &value)); /* no key comes twice */
+        KG_TRY(dict_push(j, out->u.dict, &key, &value)); /* the keys are distinct */
     }
     return KG_OK;
 }
@@ -276,7 +276,7 @@ static kg_status list_has(bool *in, struct kg_jinja *j, const struct kg_jv_list 
     return KG_OK;
 }
 
-/* Views of keys and items are sets. */
+/* Views of keys and items compare as sets. */
 static kg_status sets_equal(bool *equal, struct kg_jinja *j, const struct kg_jv_list *a,
                             const struct kg_jv_list *b)
 {
@@ -360,7 +360,7 @@ kg_status kg_jv_equal(bool *equal, struct kg_jinja *j, const struct kg_jv *a,
     return kg_jinja_pay(j, 1);
 }
 
-/* As Python orders lists: by the first members that differ, else the shorter first. */
+/* As Python orders lists: by the first members that differ; else the shorter is less. */
 static kg_status compare_lists(int *sign, struct kg_jinja *j, const struct kg_jv_list *a,
                                const struct kg_jv_list *b)
 {
@@ -543,7 +543,7 @@ bool kg_jinja_is_space(uint32_t cp)
     return (cp >= 0x1C && cp <= 0x1F) || kg_unicode_is_space(cp);
 }
 
-/* Whether the character of k bytes is one of chars, or white space without them. */
+/* Whether the character of k bytes is one of chars (NULL: is white space). */
 static bool is_stripped(const char *at, size_t k, const struct kg_jv_text *chars)
 {
     uint32_t cp;

@@ -32,7 +32,7 @@ static kg_status add_part(struct kg_str *text, const struct kg_json *part,
     return kg_str_append(text, words, n, err);
 }
 
-/* Content in parts is the text of the parts, a line break between two. */
+/* Content in parts becomes the text of the parts, joined by line breaks. */
 static kg_status put_parts(struct kg_str *out, const struct kg_json *parts,
                            struct kg_err *err)
 {
@@ -111,7 +111,7 @@ static kg_status put_message(struct kg_str *out, const struct kg_json *message,
     return kg_str_putc(out, '}', err);
 }
 
-/* system: in front; NULL or "" for none */
+/* system: put before the messages; NULL or "": none */
 static kg_status put_list(struct kg_str *out, const char *system,
                           const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err)
@@ -139,10 +139,10 @@ kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, si
 
 enum { NO_MESSAGE = -1, EVERY_MESSAGE = -2 };
 
-/* How a rendering departs from the conversation. */
+/* How a rendering differs from the conversation. */
 struct variant {
     int64_t marked; /* the message whose text is a mark, NO_MESSAGE or EVERY_MESSAGE */
-    bool as_system; /* what a developer says */
+    bool as_system; /* role developer becomes system */
     bool no_tools, no_calls;
 };
 
@@ -158,7 +158,7 @@ static struct mark mark_of(size_t i)
     return m;
 }
 
-/* Text that a rendering could leave out. */
+/* Whether the message has text that a rendering could leave out. */
 static bool says_something(const struct kg_json *message)
 {
     size_t n;
@@ -211,7 +211,7 @@ static kg_status put_varied(struct kg_str *json, const struct kg_json *message, 
     return kg_str_putc(json, '}', err);
 }
 
-/* Writers of tables have an empty list where there are none. */
+/* Data files of tables have an empty list where there are no tools. */
 static bool has_tools(const struct kg_conversation *c)
 {
     enum kg_json_type type = kg_json_type(c->tools);
@@ -248,7 +248,7 @@ static kg_status put_variables(struct kg_str *json, const struct kg_conversation
     return kg_str_puts(json, "]}", err);
 }
 
-/* One conversation at work. */
+/* A conversation that is being rendered. */
 struct talk {
     const struct kg_conversation *c;
     const struct kg_chat_template *chat;
@@ -278,8 +278,8 @@ out:
 
 /* ---- what the template left out ---- */
 
-/* *same: the variant is rendered as the conversation is. A template that refuses the
- * variant has looked at what is different. */
+/* *same <- whether the variant renders like the conversation. If the template refuses the
+ * variant, it has read what differs. */
 static kg_status is_same(bool *same, const struct talk *t, struct variant v,
                          struct kg_err *err)
 {
@@ -316,7 +316,7 @@ static kg_status need_message(const struct talk *t, size_t i, struct kg_err *err
                    i - added, role);
 }
 
-/* Every text, by one more rendering, in which all are marks. */
+/* Checks all texts by one rendering of marks, then alone those whose mark is missing. */
 static kg_status need_messages(const struct talk *t, struct kg_err *err)
 {
     struct kg_str marks = {0};
@@ -371,7 +371,7 @@ static kg_status need_calls(const struct talk *t, struct kg_err *err)
 
 /* ---- developers ---- */
 
-/* Whether the template writes what a developer says. */
+/* Whether the template writes the text of role developer. */
 static kg_status knows_developer(bool *known, const struct kg_chat_template *chat,
                                  struct kg_err *err)
 {
@@ -417,7 +417,7 @@ static kg_status render_checked(struct kg_str *out, struct talk *t, struct kg_er
     return need_tools(t, err);
 }
 
-/* Tables hold a list of tools as its JSON text.   doc: owns what c then borrows */
+/* Tables hold a list of tools as JSON text: parses it.   doc: owns what c then borrows */
 static kg_status read_tools(struct kg_conversation *c, struct kg_json_doc *doc,
                             struct kg_err *err)
 {
