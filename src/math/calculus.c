@@ -1,14 +1,14 @@
 /* Derivatives, integrals, limits and infinite sums, worked out as trees.
  *
  * A derivative is taken by the rules, so it is exact. An antiderivative is found by a few
- * rules and then proved: its derivative must be the integrand, and both must be bounded
- * between the limits, which balls show piece by piece. A limit is the value at its point;
- * while numerator and denominator are both proved to be zero there, L'Hopital's rule
- * replaces them by their derivatives. The limit of an infinite sum of rational terms is
- * found by Wynn's two algorithms. They are exact if the terms are exponential polynomials
- * (epsilon) or the partial sums are a rational function (rho), and a whole column agrees;
- * series.c tests this. What none of this settles is kept as text: equal to the same text,
- * undecided otherwise.
+ * rules and then proved: its derivative must be the integrand, and both (if the upper
+ * limit is infinite, the integrand) must be bounded between the limits, which balls show
+ * piece by piece. A limit is the value at its point; while numerator and denominator are
+ * both proved to be zero there, L'Hopital's rule replaces them by their derivatives. The
+ * limit of an infinite sum of rational terms is found by Wynn's two algorithms. They are
+ * exact if the terms are exponential polynomials (epsilon) or the partial sums are a
+ * rational function (rho), and a whole column agrees; series.c tests this. What none of
+ * this settles is kept as text: equal to the same text, undecided otherwise.
  */
 #include "math/math_internal.h"
 
@@ -17,7 +17,7 @@
 
 enum { MAX_ORDER = 4, MAX_DEPTH = 12, MAX_HOPITAL = 8 };
 
-/* ---- building ---- */
+/* ---- building trees ---- */
 
 static bool is_number(const struct kg_math_tree *t, int node, const char *text)
 {
@@ -25,7 +25,7 @@ static bool is_number(const struct kg_math_tree *t, int node, const char *text)
            strcmp(kg_math_leaf_text(t, node), text) == 0;
 }
 
-/* A whole number. */
+/* Whether the node is a whole number without a sign. */
 static bool is_digits(const struct kg_math_tree *t, int node)
 {
     return t->nodes[node].kind == KG_MATH_NUM && !strchr(kg_math_leaf_text(t, node), '.');
@@ -104,7 +104,7 @@ static int power(struct kg_math_tree *t, int a, int b)
     return is_number(t, b, "1") ? a : kg_math_node(t, KG_MATH_POW, 0, a, b);
 }
 
-/* ---- what depends on a name ---- */
+/* ---- dependence on a name ---- */
 
 static bool depends(const struct kg_math_tree *t, int node, int name)
 {
@@ -239,7 +239,7 @@ int kg_math_derived(struct kg_math_compare *c, int node, int name, bool partial)
 
 static int integrate(struct kg_math_tree *t, int f, const struct by *x, int depth);
 
-/* a if u is a x + b with a not 0; else 0. */
+/* The slope a if u is a x + b and a is not 0; else 0. */
 static int slope(struct kg_math_tree *t, int u, const struct by *x)
 {
     int a = derive(t, u, x);
@@ -271,7 +271,7 @@ static int primitive(struct kg_math_tree *t, int func, int u)
     }
 }
 
-/* u^n and b^u for linear u; other squares as products */
+/* Integrates u^n and b^u with linear u, and other squares as products. */
 static int integrate_power(struct kg_math_tree *t, int f, const struct by *x, int depth)
 {
     int u = t->nodes[f].a;
@@ -344,7 +344,7 @@ static int exponent_of(struct kg_math_tree *t, int *base, int node, const struct
     return number(t, 1);
 }
 
-/* a / b: sums in a are split; 1 / u^n and 1 / sqrt(u) become powers of u. */
+/* Integrates a / b: sums in a are split, 1 / u^n and 1 / sqrt(u) become powers of u. */
 static int integrate_quotient(struct kg_math_tree *t, int f, const struct by *x,
                               int depth)
 {
@@ -694,7 +694,8 @@ static int limit(struct kg_math_compare *c, int node)
 
 /* ---- definite integrals ---- */
 
-/* Whether f, and F too if the upper limit is finite, is bounded between the limits. */
+/* Whether f is bounded between the limits, and so is F unless the upper one is
+ * infinite. */
 static bool is_regular(struct kg_math_compare *c, int f, int F, int name, int low,
                        int high)
 {
@@ -759,7 +760,7 @@ static int infinite_sum(struct kg_math_compare *c, int node)
     return minus ? negative(t, value) : value;
 }
 
-/* ---- all of them ---- */
+/* ---- evaluation of a tree ---- */
 
 static bool is_big(const struct kg_math_node *n)
 {

@@ -143,7 +143,7 @@ static bool in_word(char c, char next)
     return isalnum((unsigned char)c) || (c == '\'' && is_letter(next));
 }
 
-/* The letter at i. In lower case it must be marked. */
+/* The choice letter at i (name 0: none). A lower-case letter must be marked. */
 static struct letter letter_at(struct kg_math_text t, size_t i)
 {
     char c = i < t.n ? t.text[i] : 0;
@@ -206,7 +206,7 @@ static bool is_ruled_out(struct kg_math_text t, const struct letter *l)
     return is_one_of(after, t.text + i, word_length(t, i));
 }
 
-/* Whether another letter is joined to it: "A or B", "A, B". */
+/* Whether the letter is joined to another: "A or B", "A, B". */
 static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
 {
     size_t i = l->to;

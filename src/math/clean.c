@@ -124,7 +124,7 @@ static const struct script {
     {"\xe2\x82\x88", '_', '8'}, {"\xe2\x82\x89", '_', '9'}, {"\xe2\x82\x99", '_', 'n'},
 };
 
-/* Sequences of one to three bytes. */
+/* Sequences of one to three bytes, mostly of TeX. */
 static const struct rewrite pieces[] = {
     {"\\!", ""},        {"\\,", " "},    {"\\;", " "},        {"\\:", " "},
     {"\\ ", " "},       {"\\>", " "},    {"\\$", ""},         {"\\%", "%"},

@@ -64,7 +64,7 @@ int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to)
 
 static bool is_pm(const struct kg_math_node *n) { return n->kind == KG_MATH_PM; }
 
-/* ---- what a node is ---- */
+/* ---- kinds of nodes ---- */
 
 static bool is_number_node(const struct kg_math_node *n)
 {
@@ -324,7 +324,7 @@ static int renamed(struct kg_math_compare *c, int gold, int answer, int right)
     return copy(c->tree, right, &change);
 }
 
-/* Whether it may name an unknown (x, y, t, \theta); capitals name areas and volumes. */
+/* Whether the node may name an unknown (x, y, \theta); areas and volumes are capitals. */
 static bool is_unknown(const struct kg_math_compare *c, int node)
 {
     return kg_math_at(c, node)->kind == KG_MATH_SYM &&
@@ -433,7 +433,8 @@ static bool is_clock(const struct kg_math_compare *c, const int part[MAX_RATIO],
            isdigit((unsigned char)text[1]) && text[0] < '6';
 }
 
-/* Right if the parts are equal, or if all a b' = a' b, except for times of day. */
+/* Right if the parts are equal or, except for times of day, if a b' = a' b for the first
+ * part with each other part. */
 static verdict ratios(struct kg_math_compare *c, int gold, int answer)
 {
     int g[MAX_RATIO];
@@ -559,7 +560,7 @@ static verdict values(struct kg_math_compare *c, int gold, int answer)
     return kg_math_equal(&c->decider, gold_bare, answer_bare, &near);
 }
 
-/* Kinds that are numbers or functions. */
+/* Whether the node is a number or a function. */
 static bool is_value(const struct kg_math_compare *c, int node)
 {
     int kind = kg_math_at(c, node)->kind;
@@ -816,7 +817,7 @@ static char half_of_day(const struct kg_math_compare *c, int node)
     return len == 2 && kg_char_in("ap", plain[0]) && plain[1] == 'm' ? plain[0] : 0;
 }
 
-/* 7 am is not 7 pm, though either is 7. */
+/* 7 am is not 7 pm, though both equal 7. */
 static bool other_half_of_day(const struct kg_math_compare *c, int gold, int answer)
 {
     const struct kg_math_node *g = kg_math_at(c, gold);

@@ -198,8 +198,8 @@ static struct names parameters(const struct kg_math_compare *c, int side, int tr
     return out;
 }
 
-/* The answer with its i-th name renamed to the gold answer's name order[i]. Unused names
- * between the two allow exchanges. */
+/* The answer with its i-th name renamed to the gold answer's name order[i], by way of
+ * unused names, so that names can be exchanged. */
 static int renamed(struct kg_math_compare *c, int answer, const struct names *a,
                    const struct names *g, const int order[MAX_NAMES])
 {

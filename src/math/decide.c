@@ -31,7 +31,7 @@ static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verd
     return v;
 }
 
-/* ---- what stands in a tree ---- */
+/* ---- contents of a tree ---- */
 
 /* Whether the node counts as a name; sums and products are evaluated instead. */
 static bool is_opaque(const struct kg_math_node *n)
@@ -111,7 +111,7 @@ static int points_for(const struct kg_math_tree *t, int a, int b, bool whole)
                : POINTS;
 }
 
-/* ---- the work of one decision, inside a session ---- */
+/* ---- values and proofs, inside a session ---- */
 
 /* Two values at one point. */
 struct pair {
@@ -240,7 +240,7 @@ static bool same_rounded(const arb_t a, const arb_t b, slong decimals)
     return same;
 }
 
-/* log10 |x| of the midpoint; -1e9 for zero. */
+/* log10 |x| of the midpoint; -1e9 for zero, infinity and NaN. */
 static double log10_size(const arb_t x)
 {
     arf_t mantissa;
@@ -259,7 +259,7 @@ static double log10_size(const arb_t x)
     return log;
 }
 
-/* Decimals to which two values are rounded: more where one of them is small but not
+/* The decimals to which two values are rounded: more if one of them is small but not
  * zero, so that 2e-19 is not 0. */
 static slong decimals_for(const acb_t gold, const acb_t x, int decimals)
 {
@@ -385,7 +385,8 @@ static enum kg_math_verdict prove_points(struct kg_math_decider *d,
     return because(d, KG_MATH_RIGHT, "the values are equal");
 }
 
-/* The arguments of a comparison; a limit of time or memory ends it by a jump. */
+/* The arguments of a comparison. It runs in a session, which a limit of time or memory
+ * ends by a jump out of FLINT. */
 struct question {
     int a, b;
     const struct kg_math_near *near; /* equality */
@@ -496,7 +497,8 @@ int kg_math_order(struct kg_math_decider *d, int a, int b)
 
 /* ---- proportionality ---- */
 
-/* Whether a(p) b(q) and a(q) b(p) differ; p: the values at one point, q: at another. */
+/* Whether a(p) b(q) and a(q) b(p) certainly differ; p has the values at one point, q
+ * those at another. */
 static bool cross_differs(const struct pair *p, const struct pair *q)
 {
     acb_t x;

@@ -9,7 +9,7 @@
 
 enum {
     MAX_INDEX = 10000,   /* of a root */
-    MAX_LIMIT = 1000000, /* of a sum */
+    MAX_LIMIT = 1000000, /* as limits of a sum */
 };
 
 /* Room for a number of any kind. */

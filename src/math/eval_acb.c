@@ -78,7 +78,7 @@ static bool constant(struct kg_math_eval *e, void *z, int op)
     return true;
 }
 
-/* Whether z is negative although radicands and logarithms must be real. */
+/* Whether z is negative, where only real roots and logarithms count (e->real). */
 static bool unreal(struct kg_math_eval *e, const acb_t z)
 {
     bool no = e->real && acb_is_real(z) && arb_is_negative(acb_realref(z));

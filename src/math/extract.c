@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- looking into text ---- */
+/* ---- searching in text ---- */
 
 static bool starts_with(const char *text, size_t n, const char *word)
 {
@@ -529,7 +529,8 @@ static bool is_mention(const struct candidate *c)
     return c->formula && c->n <= 2 && isalpha((unsigned char)c->text[0]);
 }
 
-/* Whether only joining words and separators are between two formulas of one answer. */
+/* Whether the text between two formulas has only separators, "and" or "or", so that both
+ * belong to one answer. */
 static bool only_joins(const char *from, const char *to)
 {
     while (from < to) {
@@ -630,7 +631,7 @@ static const char *changing_word(const char *start, const char *p, size_t *n)
 }
 
 /* Whether the text around a candidate makes it another value, hence not the answer. A
- * word before it does not count: put_candidate() extracts it too. */
+ * word directly before it does not count: put_candidate() extracts it too. */
 static bool is_altered(const struct candidate *c, struct kg_math_text t)
 {
     const struct kg_math_text value = {c->text, (size_t)(c->end - c->text)};

@@ -27,7 +27,7 @@ kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v, const cha
 
 void kg_math_result_release(struct kg_math_result *r) { kg_str_release(&r->extracted); }
 
-/* ---- the same words ---- */
+/* ---- equal words ---- */
 
 /* Bytes of "\text{" or a similar command at text; 0 if there is none. */
 static size_t wrapper(const char *text, size_t n)
@@ -176,7 +176,7 @@ static struct kg_math_text text_of(const struct kg_str *s)
 #define NUL   "the answer has a NUL"
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 
-/* The two texts of one comparison, made plain. */
+/* The two texts of one comparison, as plain LaTeX. */
 struct sides {
     struct kg_str gold;
     struct kg_str answer;
@@ -349,8 +349,8 @@ static unsigned choice_letters(struct kg_math_text t, bool *apart)
     return n > 1 && (joined == 0 || joined == n - 1) ? found : 0;
 }
 
-/* Whether both sides are choices (several letters; or one, marked, and not by a full stop
- * on both sides).   *same <- whether the letters are equal */
+/* Whether both sides are choices: several letters each; or one letter each, marked on at
+ * least one side, but not by a full stop on both.   *same <- whether they are equal */
 static bool are_choices(bool *same, const struct kg_str *gold,
                         const struct kg_str *answer)
 {
@@ -569,7 +569,7 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
     return status;
 }
 
-/* ---- modes ---- */
+/* ---- the table of modes ---- */
 
 /* A mode defines how an answer is found and when it is right. The first is kedge's own;
  * the others, in guests/lab, reproduce published graders, so two modes may disagree. */

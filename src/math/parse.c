@@ -55,7 +55,7 @@ const struct kg_math_command *kg_math_ahead(struct kg_math_parser *p, size_t *le
     return is_command ? kg_math_command_find(name, n) : kg_math_word_find(name, n);
 }
 
-/* Consume a command or word of the group.   returns its row or NULL */
+/* Consumes a command or word of the group.   returns its row or NULL */
 static const struct kg_math_command *eat_group(struct kg_math_parser *p,
                                                enum kg_math_group group)
 {
@@ -231,7 +231,7 @@ int kg_math_parse_unwrap(struct kg_math_parser *p, int list)
 
 /* ---- relations ---- */
 
-/* Consume a relation.   returns its op or -1 */
+/* Consumes a relation.   returns its op or -1 */
 static int eat_relation(struct kg_math_parser *p)
 {
     const struct kg_math_command *row;
@@ -322,7 +322,7 @@ int kg_math_parse_chain(struct kg_math_parser *p)
 
 /* ---- sums and products ---- */
 
-/* Consume a sign.   returns '+', '-', 'p' for \pm, 'm' for \mp, or 0 */
+/* Consumes a sign.   returns '+', '-', 'p' for \pm, 'm' for \mp, or 0 */
 static char eat_sign(struct kg_math_parser *p)
 {
     char c = kg_math_look(p);
@@ -599,8 +599,8 @@ static bool eat_times_ten(struct kg_math_parser *p)
     return false;
 }
 
-/* Consume * / or nothing.   returns '*', '/', ' ' for a product without a sign, 0 at the
- * end of the product */
+/* Consumes * or / if it is next.   returns '*', '/', ' ' for a product without a sign, 0
+ * at the end of the product */
 static char eat_product(struct kg_math_parser *p)
 {
     if (kg_math_eat(p, "*") || eat_group(p, KG_MATH_G_TIMES) || eat_times_ten(p))

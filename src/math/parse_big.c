@@ -103,7 +103,7 @@ static bool applies_name(const char *text, const char *end, const char *variable
     return false;
 }
 
-/* ---- names that are bound ---- */
+/* ---- bound names ---- */
 
 /* Whether a name has the variable in a subscript: a_k. */
 static bool names_index(const struct kg_math_tree *t, int node, const char *variable)

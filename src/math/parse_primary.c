@@ -189,8 +189,8 @@ static int parse_brackets(struct kg_math_parser *p)
     return p->t->nodes[list].a;
 }
 
-/* The condition of {x | ..} or {x \in R : ..}, which describes the same numbers; end: of
- * the set.   returns 0 for other sets */
+/* The condition of {x | ..} or {x \in R : ..}, which describes the same numbers; end: the
+ * end of the set.   returns 0 for other sets */
 static int builder(struct kg_math_parser *p, const char *end)
 {
     static const char *const in[] = {"\\in \\mathbb{R}", "\\in\\mathbb{R}", "\\in \\R",

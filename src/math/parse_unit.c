@@ -11,7 +11,8 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { ABOVE = 1, BELOW = 2, PREFIX = 4 }; /* place in a plain quotient; takes k, m, .. */
+/* Where a unit may be in a plain quotient; PREFIX: it takes k, m, .. */
+enum { ABOVE = 1, BELOW = 2, PREFIX = 4 };
 
 /* Units that are not in the table of words (commands.c). */
 static const struct {
@@ -300,7 +301,8 @@ int kg_math_parse_number_words(struct kg_math_parser *p)
 
 /* ---- words in brackets ---- */
 
-/* Whether the word is another number than the node's, 5 (six), or may be a product. */
+/* Whether the word is a number other than the node's ("5 (six)"), or may be a product of
+ * letters. */
 static bool contradicts(const struct kg_math_tree *t, int node, const char *word,
                         size_t n)
 {
@@ -308,7 +310,7 @@ static bool contradicts(const struct kg_math_tree *t, int node, const char *word
     char digits[4] = "";
 
     if (!row || row->group != KG_MATH_G_NUMBER)
-        return n < 4; /* perhaps a product of letters */
+        return n < 4;
     if (row->op >= 10)
         digits[0] = (char)('0' + row->op / 10);
     digits[strlen(digits)] = (char)('0' + row->op % 10);

@@ -81,9 +81,9 @@ bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int
 
 /* ---- infinite sums ---- */
 
-/* The form of the terms: `count` terms p(k) r^k with polynomials up to `degree` (falls:
- * all tend to 0; else none grows by r), or a rational function of that degree. norm: sum
- * of the absolute coefficients if they are whole. */
+/* The form of the terms. Either `count` terms p(k) r^k with polynomials p up to `degree`,
+ * where |r| is at most 1 (falls: below 1 in all); or a rational function of that degree.
+ * norm: sum of the absolute coefficients if they are whole. */
 struct shape {
     bool ok;
     bool falls;

@@ -75,7 +75,7 @@ bool kg_math_same_tree(const struct kg_math_tree *t, int a, int b)
         if (!a || !b || x->kind != y->kind || x->op != y->op || x->len != y->len ||
             memcmp(t->pool + x->text, t->pool + y->text, x->len) != 0)
             return false;
-        /* long chains grow on one side: recursion follows the other */
+        /* long chains grow on one side, so recursion follows the other */
         if (x->kind == KG_MATH_LIST) {
             if (!kg_math_same_tree(t, x->a, y->a))
                 return false;

@@ -18,7 +18,7 @@
 
 enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20, FIRST_BYTES = 16 << 10 };
 
-/* ---- making one ---- */
+/* ---- creating a template ---- */
 
 /* Line ends become LF; one at the end of the template is dropped. */
 static size_t normalise(char *to, const char *text, size_t n)
@@ -445,7 +445,7 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                               .first_bytes = FIRST_BYTES};
     j.steps = j.limits.steps;
     if (!out_max || out_max > j.out_begin + j.limits.output_bytes)
-        out->max = j.out_begin + j.limits.output_bytes; /* the limit of growth */
+        out->max = j.out_begin + j.limits.output_bytes; /* caps the buffer's growth */
     KG_TRY_GOTO(out, set_variables(&j, variables));
     KG_TRY_GOTO(out, kg_jinja_run(&j, j.t->root));
 out:
@@ -458,7 +458,7 @@ out:
     return status;
 }
 
-/* ---- the day ---- */
+/* ---- the date ---- */
 
 bool kg_chat_template_asks_date(const struct kg_chat_template *t)
 {
@@ -530,7 +530,7 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
     return err->code;
 }
 
-/* ---- trying one ---- */
+/* ---- the trial rendering ---- */
 
 const struct kg_chat_opts kg_chat_trial = {.limits = {.steps = 2 * 1000 * 1000,
                                                       .memory_bytes = 64 << 20,

@@ -112,7 +112,7 @@ static bool is_control(uint32_t cp)
            kg_unicode_is_of(cp, SET(CO));
 }
 
-/* ---- what a character becomes ---- */
+/* ---- maps of characters ---- */
 
 size_t kg_class_lower(char out[KG_CLASS_BYTES], uint32_t cp)
 {

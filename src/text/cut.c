@@ -76,7 +76,7 @@ static kg_status next_segment(struct kg_cut_scan *scan, struct kg_cut_segment *s
     return KG_OK;
 }
 
-/* Whether a piece that ends with a segment of `match` also gets the next, of `ahead`. */
+/* Whether a piece whose last segment has `match` also takes the next, with `ahead`. */
 static bool joins(enum kg_cut_behavior behavior, bool match, bool ahead)
 {
     switch (behavior) {

@@ -730,7 +730,7 @@ static kg_status run_for(struct kg_jinja *j, const struct kg_jinja_node *n)
     return kg_jinja_run_loop(j, n, &items, 0);
 }
 
-/* ---- a list of statements ---- */
+/* ---- lists of statements ---- */
 
 static kg_status run_one(struct kg_jinja *j, const struct kg_jinja_node *n)
 {

@@ -48,7 +48,7 @@ static kg_status f_trim(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 
 enum letter_case { LOWER, UPPER, CAPITALIZE, TITLE };
 
-/* title: a letter after one of these starts a word */
+/* title: whether a letter after `before` starts a word */
 static bool starts_word(uint32_t before)
 {
     return before == 0 || kg_jinja_is_space(before) ||
@@ -125,7 +125,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
         from = (size_t)at + k;
         if (k > 0)
             continue;
-        if (from == t.u.text.n) /* empty text matches between all characters */
+        if (from == t.u.text.n) /* an empty text also matches at the end */
             return kg_jinja_cut(out, j, mark);
         k = kg_utf8_decode(&cp, t.u.text.bytes + from);
         KG_TRY(kg_jinja_emit(j, t.u.text.bytes + from, k));
@@ -135,7 +135,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
     return kg_jinja_cut(out, j, mark);
 }
 
-/* The text of an indentation: a number of spaces, or the text itself. */
+/* *t <- an indentation: v spaces (not given: n), or the text v. */
 static kg_status blanks(struct kg_jv_text *t, struct kg_jinja *j, const struct kg_jv *v,
                         int64_t n)
 {

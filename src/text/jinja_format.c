@@ -195,8 +195,8 @@ static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, doubl
 
 /* ---- % ---- */
 
-/* Reads "-+ 0", a width, a precision and a type; *at moves past them; false if
- * unknown. */
+/* Reads "-+ 0", a width, a precision and a type; *at moves past them.   returns false if
+ * the type is unknown or a number too large */
 static bool read_percent(struct field *f, const struct kg_jv_text *t, size_t *at)
 {
     size_t i = *at;

@@ -424,7 +424,7 @@ static kg_status lex_tag(struct lexer *x, bool is_block)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole template ---- */
 
 static kg_status lex_next(struct lexer *x)
 {

@@ -41,7 +41,7 @@ static kg_status f_first(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     return end_of(out, j, in, false);
 }
 
-/* As by reversed(): a generator has none, and a character of markup is markup. */
+/* As Python's reversed(), which takes no generator; a character of markup is markup. */
 static kg_status f_last(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                         const struct kg_jinja_args *args)
 {

@@ -190,7 +190,7 @@ static kg_status text_splitlines(struct kg_jv *out, struct kg_jinja *j,
     return KG_OK;
 }
 
-/* ---- looking ---- */
+/* ---- searching ---- */
 
 static kg_status text_ends(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                            const struct kg_jv *what, bool at_end)
@@ -409,7 +409,7 @@ static kg_status text_islower(struct kg_jv *out, struct kg_jinja *j,
     return has_case(out, j, in, false);
 }
 
-/* ---- filters that are methods too ---- */
+/* ---- methods that are also filters ---- */
 
 static kg_status by_filter(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                            const struct kg_jinja_args *args, const char *name)

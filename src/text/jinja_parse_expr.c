@@ -184,7 +184,7 @@ kg_status kg_jinja_parse_primary(struct kg_jinja_node **out, struct kg_jinja_par
     }
 }
 
-/* ---- what follows a primary ---- */
+/* ---- postfixes ---- */
 
 static bool slice_ends(const struct kg_jinja_parser *p)
 {
@@ -369,8 +369,7 @@ static kg_status parse_unary(struct kg_jinja_node **out, struct kg_jinja_parser 
     return status;
 }
 
-/* Binary operators by level, from the loosest to the tightest; they associate to the
- * left. */
+/* Binary operators by level, the loosest first; they associate to the left. */
 static const enum kg_jinja_token_type levels[][5] = {
     {KG_JT_ADD, KG_JT_SUB, KG_JT_END},
     {KG_JT_TILDE, KG_JT_END},

@@ -61,7 +61,7 @@ static kg_status is_unequal(struct kg_jv *out, struct kg_jinja *j, const struct 
     return KG_OK;
 }
 
-/* The same object; numbers and texts: the same type and value. */
+/* Whether both are one object; numbers and texts: whether type and value are equal. */
 static kg_status is_same(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                          const struct kg_jinja_args *args)
 {

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 struct kg_jv kg_jv_bool(bool b)
 {
@@ -195,7 +195,7 @@ kg_status kg_jv_from_json(struct kg_jv *out, struct kg_jinja *j, const struct kg
     }
 }
 
-/* ---- what a value is ---- */
+/* ---- types, truth, numbers ---- */
 
 const char *kg_jv_type_name(const struct kg_jv *v)
 {

@@ -211,7 +211,7 @@ static kg_status put_varied(struct kg_str *json, const struct kg_json *message, 
     return kg_str_putc(json, '}', err);
 }
 
-/* Data files of tables have an empty list where there are no tools. */
+/* Data in tables (Parquet) has an empty list where there are no tools. */
 static bool has_tools(const struct kg_conversation *c)
 {
     enum kg_json_type type = kg_json_type(c->tools);
@@ -276,7 +276,7 @@ out:
     return status;
 }
 
-/* ---- what the template left out ---- */
+/* ---- text that the template left out ---- */
 
 /* *same <- whether the variant renders like the conversation. If the template refuses the
  * variant, it has read what differs. */
@@ -369,7 +369,7 @@ static kg_status need_calls(const struct talk *t, struct kg_err *err)
         "one that leaves them out");
 }
 
-/* ---- developers ---- */
+/* ---- role developer ---- */
 
 /* Whether the template writes the text of role developer. */
 static kg_status knows_developer(bool *known, const struct kg_chat_template *chat,
@@ -417,7 +417,8 @@ static kg_status render_checked(struct kg_str *out, struct talk *t, struct kg_er
     return need_tools(t, err);
 }
 
-/* Tables hold a list of tools as JSON text: parses it.   doc: owns what c then borrows */
+/* Parses tools that are given as JSON text, as in tables.   doc: owns what c then
+ * borrows */
 static kg_status read_tools(struct kg_conversation *c, struct kg_json_doc *doc,
                             struct kg_err *err)
 {

@@ -35,7 +35,7 @@ static bool has_bytes(const struct kg_tokenizer *tok, const char *text, size_t n
 /* ---- BPE ---- */
 
 /* The symbols that merging starts from. An unknown one is held back (waiting), because
- * adjacent ones may become one token; the byte tokens of a character do not end this. */
+ * adjacent ones may become one token; byte tokens of a character do not end the wait. */
 struct symbols {
     int32_t *ids;
     size_t n;

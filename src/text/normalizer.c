@@ -200,7 +200,7 @@ static kg_status word_text(struct kg_str *out, const struct kg_normalizer_step *
     return kg_str_append(out, text, n, err);
 }
 
-/* ---- whether they would change anything ---- */
+/* ---- quick tests for no change ---- */
 
 static bool maybe_not_nfc(const struct kg_normalizer_step *step, const char *text,
                           size_t n, bool prepends)

@@ -19,8 +19,7 @@ static int32_t ranked(const struct kg_vocab *v, const int32_t *rank, const char 
     return id >= 0 && rank[id] >= 0 ? id : -1;
 }
 
-/* Counts the pairs of tokens that form token id, and puts them into m if it is not
- * NULL. */
+/* Counts the pairs of tokens that form token id, and puts them into m (NULL: nowhere). */
 static size_t cut_token(const struct kg_tokenizer *tok, const int32_t *rank, int32_t id,
                         struct kg_merges *m)
 {
@@ -177,7 +176,7 @@ kg_status kg_pieces_add_ends(struct kg_reader *r, const struct kg_json *config,
     return KG_OK;
 }
 
-/* ---- which of the two ---- */
+/* ---- telling the two forms apart ---- */
 
 /* A SentencePiece file begins with the tag of its first piece, which is a line feed; a
  * tiktoken file with a base64 digit. */

@@ -22,7 +22,7 @@ static bool has(const struct kg_tokenizer *tok, int32_t id)
     return id < kg_tokenizer_vocab_size(tok) && kg_tokenizer_has(tok, id);
 }
 
-/* Whether only one of them has a token for the id, and a special one, as for padding. */
+/* Whether only one of a and b has a token for id, and that is special, as for padding. */
 static bool is_extra(const struct kg_tokenizer *a, const struct kg_tokenizer *b,
                      int32_t id)
 {

@@ -60,7 +60,7 @@ static kg_status refuse(struct kg_reader *r, const char *field, const char *foun
                    found, expected);
 }
 
-/* ---- the messages ---- */
+/* ---- protocol buffer messages ---- */
 
 static kg_status next_field(struct kg_reader *r, struct kg_protobuf *p,
                             struct kg_protobuf_field *f, bool *more)
@@ -186,7 +186,7 @@ static kg_status read_model(struct kg_reader *r, struct model *m, struct kg_prot
     }
 }
 
-/* ---- what is supported ---- */
+/* ---- unsupported models ---- */
 
 static kg_status check_model(struct kg_reader *r, const struct model *m)
 {
@@ -410,7 +410,7 @@ static kg_status add_tokens(struct kg_reader *r, const struct model *m,
     return KG_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static int32_t known(const struct model *m, int32_t id)
 {

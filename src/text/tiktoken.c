@@ -150,7 +150,7 @@ static kg_status add_llama3_specials(struct kg_reader *r, int64_t first)
     return KG_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static kg_status make_merges(struct kg_reader *r, int64_t n)
 {

@@ -210,7 +210,7 @@ void kg_tokenizer_close(struct kg_tokenizer *tok)
     kg_mem_free(tok);
 }
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
 const char *kg_tokenizer_kind(const struct kg_tokenizer *tok)
 {

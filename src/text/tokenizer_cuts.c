@@ -253,7 +253,7 @@ static kg_status read_mark(struct kg_reader *r, const struct kg_json *value)
     return kg_str_puts(&stage->mark, mark, r->err);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole pre_tokenizer ---- */
 
 bool kg_reader_has_byte_level(const struct kg_json *value, int depth)
 {

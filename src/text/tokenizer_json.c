@@ -291,7 +291,7 @@ static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
     return r->tok->model->read(r, model, added);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static kg_status read_root(struct kg_reader *r, const struct kg_json *root)
 {
