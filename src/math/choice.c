@@ -14,7 +14,7 @@
 struct letter {
     char name;   /* 'A' to 'J', 0 for none */
     bool marked; /* by brackets, a full stop, emphasis, or a line of its own */
-    size_t from; /* of the letter with its marks */
+    size_t from; /* range of the letter with its marks */
     size_t to;
 };
 

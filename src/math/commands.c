@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NAMES = 256 }; /* of a table */
+enum { MOST_NAMES = 256 }; /* names in one table */
 
 struct names {
     const char *names; /* "one two" */
-    uint8_t group, op; /* of each, as in struct kg_math_command */
+    uint8_t group, op; /* for each name, as in struct kg_math_command */
 };
 
 static const struct names commands[] = {

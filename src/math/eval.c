@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    MAX_INDEX = 10000,   /* of a root */
-    MAX_LIMIT = 1000000, /* as limits of a sum */
+    MAX_INDEX = 10000,   /* largest index of a root */
+    MAX_LIMIT = 1000000, /* largest limit of a sum */
 };
 
 /* Room for a number of any kind. */

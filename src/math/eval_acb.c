@@ -8,7 +8,7 @@
 #include "math/flint_internal.h"
 
 enum {
-    MAX_ARGUMENT = 1000000, /* of a factorial of a number that is not whole */
+    MAX_ARGUMENT = 1000000, /* largest argument of the gamma function */
     MAX_EXPONENT_BITS = 64, /* larger ones use acb_pow() */
 };
 

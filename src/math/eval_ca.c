@@ -7,9 +7,9 @@
 #include "math/flint_internal.h"
 
 enum {
-    MAX_POWER = 400, /* of a number that is not rational */
-    MAX_INDEX = 60,  /* of a root */
-    MAX_BITS = 512,  /* of a rational part: Calcium factors radicands */
+    MAX_POWER = 400, /* largest exponent of a number that is not rational */
+    MAX_INDEX = 60,  /* largest index of a root */
+    MAX_BITS = 512,  /* bits of a rational part: Calcium factors radicands */
 };
 
 static void init(struct kg_math_eval *e, void *z) { ca_init(z, e->ctx); }

@@ -6,8 +6,8 @@
 
 enum {
     MAX_DIGITS = 600,
-    MAX_BITS = 200000,   /* of a power */
-    MAX_ARGUMENT = 2000, /* of a factorial */
+    MAX_BITS = 200000,   /* bits of a power */
+    MAX_ARGUMENT = 2000, /* largest argument of a factorial */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)

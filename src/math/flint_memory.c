@@ -15,10 +15,10 @@
 #include <string.h>
 
 enum {
-    MAX_BYTES = 48 << 20, /* of FLINT, for one answer */
+    MAX_BYTES = 48 << 20, /* FLINT's memory for one answer */
     MAX_BLOCKS = 300000,  /* allocations for one answer */
     MAX_STEPS = 1000000,  /* nodes evaluated for one answer */
-    CLOCK_EVERY = 256,    /* allocations */
+    CLOCK_EVERY = 256,    /* allocations between two reads of the clock */
 };
 static const double MAX_SECONDS = 0.7;
 

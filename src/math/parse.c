@@ -501,7 +501,7 @@ static int with_word(struct kg_math_tree *t, int value, const struct kg_math_com
 
 /* Makes words next to a value its unit, without the unit's power. Words such as million,
  * percent and degrees change the value; after "not" or "squared" it is unknown, and the
- * result is a product that equals no number. */
+ * result is a product that has no value. */
 static int with_unit(struct kg_math_parser *p, int value, int words)
 {
     struct kg_math_tree *t = p->t;

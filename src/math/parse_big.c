@@ -137,10 +137,10 @@ static void bind(struct kg_math_tree *t, int node, int name)
 
 struct big {
     enum kg_math_big op;
-    const struct kg_math_command *row; /* its command */
-    const char *text[2];               /* of the lower and the upper limit */
+    const struct kg_math_command *row; /* the command */
+    const char *text[2];               /* texts of the lower and the upper limit */
     size_t n[2];
-    const char *from; /* of the body */
+    const char *from; /* text of the body */
     const char *to;
     int variable;
     int low, high, body;
@@ -329,7 +329,7 @@ int kg_math_parse_differential(struct kg_math_parser *p)
 
 struct fraction {
     const char *over, *over_end;
-    const char *name, *name_end; /* of the variable */
+    const char *name, *name_end; /* the variable */
     int order;
     bool partial;
 };

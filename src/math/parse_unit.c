@@ -144,7 +144,7 @@ static char eat_joint(struct reader *r)
         return '/';
     }
     if (r->at[-1] == '}' && eat(r, "{")) {
-        r->braces++; /* of \frac */
+        r->braces++; /* the second brace of \frac */
         return '/';
     }
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {

@@ -62,7 +62,7 @@ struct kg_merge kg_merges_find(const struct kg_merges *m, int32_t left, int32_t 
 
 size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m)
 {
-    struct kg_merge pairs[KG_BPE_SHORT]; /* pairs[i] is of ids[i] and ids[i+1] */
+    struct kg_merge pairs[KG_BPE_SHORT]; /* pairs[i]: ids[i] and ids[i+1] */
     assert(n <= KG_BPE_SHORT);
     for (size_t i = 0; i + 1 < n; i++)
         pairs[i] = kg_merges_find(m, ids[i], ids[i + 1]);
@@ -89,7 +89,7 @@ size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m)
 
 struct kg_bpe_node {
     int32_t id;   /* -1: merged into its left neighbour */
-    int32_t rank; /* of the pair that begins here */
+    int32_t rank; /* rank of the pair that begins here */
     int32_t merged_id;
     uint32_t prev; /* NONE at the ends */
     uint32_t next;

@@ -10,7 +10,7 @@
 
 #include <utf8proc.h>
 
-#define SET(name)  (1u << UTF8PROC_CATEGORY_##name) /* of general categories */
+#define SET(name)  (1u << UTF8PROC_CATEGORY_##name) /* a set of general categories */
 #define MARKS      (SET(MN) | SET(MC) | SET(ME))
 #define IN(ranges) kg_unicode_in(cp, ranges, sizeof(ranges) / sizeof *(ranges))
 

@@ -605,7 +605,7 @@ static bool is_parameter(const struct kg_jinja_node *macro, struct kg_jv_text na
     return false;
 }
 
-/* Sets varargs and kwargs to the arguments that are left; without these, none may be. */
+/* Sets varargs and kwargs to the remaining arguments; a macro without them takes none. */
 static kg_status bind_rest(struct kg_jinja *j, const struct kg_jinja_node *macro,
                            const struct kg_jinja_args *args, size_t n, size_t used)
 {

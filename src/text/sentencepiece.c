@@ -40,7 +40,7 @@ struct model {
     struct piece *pieces; /* owned; by id */
     size_t n;
     size_t capacity;
-    uint64_t type; /* of the model */
+    uint64_t type; /* model type */
     bool parts[6]; /* which parts of the message exist, by number */
     bool byte_fallback;
     bool space_as_suffix;

@@ -16,7 +16,7 @@
 
 #include <utf8proc.h>
 
-/* Of general categories. */
+/* A set of general categories. */
 #define SET(name) (1u << UTF8PROC_CATEGORY_##name)
 #define CASED     (SET(LU) | SET(LL) | SET(LT))
 #define LETTERS   (CASED | SET(LM) | SET(LO))
