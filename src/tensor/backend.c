@@ -29,7 +29,7 @@ struct candidate {
 };
 
 #if defined(__x86_64__)
-/* Asked directly: clang 14 has no name for it in __builtin_cpu_supports. */
+/* By cpuid, because clang 14's __builtin_cpu_supports has no name for F16C. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -43,7 +43,7 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("fma");
 }
-/* Tile registers are large, so Linux lends them to a process that asks for them. */
+/* Linux enables the large tile registers only for processes that request them. */
 static bool has_v4_amx(void)
 {
     enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18, TILE_BF16 = 1 << 22, TILE = 1 << 24 };
@@ -53,8 +53,8 @@ static bool has_v4_amx(void)
            (d & TILE) && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
 static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
-/* Intel's cores take the instruction for pairs apart: fused multiply-adds are 1.4 to 2
- * times as fast from 8 rows on (one thread, W 4,864 x 896). */
+/* Intel's cores split the bf16 dot product into several operations: fused multiply-adds
+ * are 1.4 to 2 times as fast from 8 rows on (one thread, W 4,864 x 896). */
 static bool pairs_are_slow(void) { return __builtin_cpu_is("intel"); }
 static bool has_fast_pairs(void) { return has_v4_bf16() && !pairs_are_slow(); }
 static bool has_slow_pairs(void) { return has_v4_bf16() && pairs_are_slow(); }
@@ -102,7 +102,7 @@ const struct kg_backend *kg_backend_cpu_variant(int i)
     return NULL;
 }
 
-static int variant; /* of the backend "cpu": the best, but in tests */
+static int variant; /* index of the table of backend "cpu"; only tests change it */
 
 bool kg_backend_cpu_use(int i)
 {
@@ -139,7 +139,7 @@ kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backen
 }
 
 #if defined(__x86_64__)
-/* The builtin takes a literal, so the names cannot be looped over. */
+/* The builtin requires a literal, so a loop over names is impossible. */
 void kg_selfcheck_cpu_features(char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s%s%s%s%s%s%s",

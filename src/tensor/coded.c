@@ -5,11 +5,11 @@
 
 #include <math.h>
 
-/* Where something of a row stands in its panel. */
+/* Addresses of a row's parts in its panel. */
 struct place {
-    unsigned char *codes; /* of a block: dwords */
-    unsigned char *group; /* scales */
-    unsigned char *part;  /* the same of the block */
+    unsigned char *codes; /* dwords of one block */
+    unsigned char *group; /* scales of a group of blocks */
+    unsigned char *part;  /* scales of one block */
     int lane;
 };
 
@@ -27,13 +27,13 @@ static struct place place_of(struct kg_mat m, int64_t r, int64_t block)
                           (int)(r % KG_PANEL)};
 }
 
-/* Step and half of element i of a block. */
+/* Index of element i of a block, in 16-bit units: half code % 2 of step code / 2. */
 static int code_of(enum kg_layout layout, int i)
 {
     return layout == KG_PANELS ? i : i % 2 * 16 + (i / 2 ^ 1);
 }
 
-/* The dword that has a code, and the code's first bit in it; the code may go round. */
+/* The dword that holds a code, and the code's first bit in it; a code may wrap around. */
 static unsigned char *dword_of(int *bit, const struct place *p, enum kg_layout layout,
                                int bits, int i)
 {

@@ -4,8 +4,8 @@
 enum {
     LEAST_ROWS = 16,
     MOST_TURNS = 24,
-    /* of one panel or row beside the multiplications of one row by one panel, in halves:
-     * panels come from a cache that all threads share, rows are brought into order */
+    /* Cost of one panel or row, relative to one row times one panel, in halves: panels
+     * come from a cache that all threads share, and rows are packed. */
     PANEL_COST = 12,
     ROW_COST = 1,
     BLOCK_COST = 16
@@ -14,7 +14,7 @@ enum {
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 static int64_t min64(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* Of the thread that ends last. */
+/* Time of the thread that finishes last. */
 static int64_t cost_of(const struct kg_tiling *c, int64_t threads)
 {
     int64_t rows = ceil_div(ceil_div(c->rows, c->unit_rows), c->row_blocks);
@@ -26,7 +26,7 @@ static int64_t cost_of(const struct kg_tiling *c, int64_t threads)
            (2 * rows * panels + PANEL_COST * panels + ROW_COST * rows + BLOCK_COST);
 }
 
-/* Every number of turns of all threads, for some heights of a block. */
+/* Tries each number of turns (blocks per thread) for several numbers of row blocks. */
 void kg_cut_for(struct kg_tiling *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads)
 {

@@ -131,7 +131,7 @@ kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *
     return kg_cuda_open_in(be, f.list, f.n, opts, err);
 }
 
-/* ---- who makes products ---- */
+/* ---- implementations of products ---- */
 static const struct {
     const char *name;
     const char *help;
@@ -160,7 +160,7 @@ enum kg_cuda_products kg_cuda_products_auto(int major)
     return major == 9 || major == 10 ? KG_CUDA_CUBLAS : KG_CUDA_OWN;
 }
 
-/* The first thing that is said of them, or NULL. */
+/* Name of the first set option that affects only bf16 products; NULL: none is set. */
 static const char *said(const struct kg_device_opts *opts)
 {
     if (opts->products)
@@ -168,8 +168,7 @@ static const char *said(const struct kg_device_opts *opts)
     return opts->libraries ? "libraries" : opts->unpinned ? "unpinned" : NULL;
 }
 
-/* Without products of bf16 no library is needed; who names its folder, or measures by
- * its plans, wants it. */
+/* Without bf16 products cuBLAS is not needed, and options about it are errors. */
 static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_opts *opts,
                                struct kg_err *err)
 {
@@ -198,7 +197,7 @@ static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_o
     return kg_backend_open(be, NULL, err);
 }
 
-/* Products by auto are chosen for the device; if none is found, opening it says why. */
+/* choose: products=auto. If no device is found, kg_cuda_open reports why. */
 static kg_status open_cuda(const struct kg_backend **be, struct kg_cuda_opts *cuda,
                            bool choose, struct kg_err *err)
 {
@@ -219,9 +218,7 @@ static kg_status open_cuda(const struct kg_backend **be, struct kg_cuda_opts *cu
     return KG_OK;
 }
 
-/* A GPU whose library is missing is present: this is not a reason to choose another
- * device.
- */
+/* If only cuBLAS is missing, a GPU exists, so this is an error: the CPU is not used. */
 static kg_status open_auto(const struct kg_backend **be, struct kg_cuda_opts *cuda,
                            bool choose, struct kg_err *err)
 {
@@ -256,7 +253,7 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
     return (any ? open_auto : open_cuda)(be, &cuda, opts->bf16 && !said(opts), err);
 }
 
-/* It would draw and replay: what it takes for both is part of a plan. */
+/* The planned device draws and replays: their memory is part of a plan. */
 static kg_status draw_nowhere(const struct kg_draws *d, const struct kg_head_out *out,
                               const struct kg_head *h, struct kg_err *err)
 {
@@ -286,7 +283,7 @@ const struct kg_backend *kg_device_planned(void)
     return &table;
 }
 
-/* ---- what is there ---- */
+/* ---- devices of this machine ---- */
 static kg_status look(char *text, size_t bytes, struct library *l, struct kg_err *err)
 {
     struct kg_program_folders f;

@@ -50,7 +50,7 @@ static float f16_to_f32(uint16_t h)
     return f;
 }
 
-/* Element i of an array that may stand at any address, as in a mapped file. */
+/* Element i of an array, which may have any alignment, as in a mapped file. */
 static float element(const unsigned char *p, enum kg_dtype type, size_t i)
 {
     float f;

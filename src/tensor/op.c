@@ -50,7 +50,7 @@ uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int6
                : kg_panels_bytes(dtype, rows, cols);
 }
 
-/* Where element c of a block of bf16 stands in KG_SPLIT_PANELS, among its 32. */
+/* Index, in KG_SPLIT_PANELS, of element c of a bf16 row. */
 static int64_t split(int64_t c)
 {
     int64_t block = c / KG_PRODUCT_BLOCK * KG_PRODUCT_BLOCK, i = c % KG_PRODUCT_BLOCK;
@@ -118,7 +118,7 @@ static kg_status check_head_dim(const char *op, int64_t cols, int heads, int hea
 }
 
 /* ---- memory ---- */
-/* After what was asked for: what there is. */
+/* Appends to a failed allocation's message how much memory is free. */
 static void say_memory(const struct kg_backend *be, struct kg_err *err)
 {
     const size_t used = strlen(err->message);
@@ -383,7 +383,7 @@ static kg_status check_factors(const struct kg_backend *be, const char *op,
                  1u << f->a.dtype | panels(be), err);
 }
 
-/* Where no slot does it in one pass. */
+/* For a backend that has no slot for this: two products, and a cast. */
 static kg_status two_by_one(const struct kg_backend *be, struct kg_mat c,
                             const struct kg_factors f[2], struct kg_mat wide,
                             enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
@@ -509,7 +509,7 @@ static kg_status check_heads(const struct kg_backend *be, const struct kg_heads 
     return check_ids(be, op, "rows", h->rows, rows, h->pool.rows, err);
 }
 
-/* Where no slot does it in one pass. */
+/* For a backend without the slot `heads`: one operation at a time. */
 static kg_status heads_by_one(const struct kg_backend *be, const struct kg_heads *h,
                               const struct kg_turn *by, struct kg_err *err)
 {
@@ -611,7 +611,7 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 
 /* ---- attention ---- */
 
-/* Sequence i has at most most_keys, and every row that its last query sees is in k. */
+/* Sequence i has at most most_keys keys, and k holds all that its last query sees. */
 static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
                             struct kg_err *err)
 {
@@ -705,7 +705,7 @@ kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct k
     return be->attention ? be->attention(o, lse, a, err) : missing(be, op, err);
 }
 
-/* Gradients of keys are written by one sequence each. */
+/* Sequences must not share keys, because each writes the gradients of its own. */
 static kg_status check_own_keys(const char *op, const struct kg_attn *a,
                                 struct kg_err *err)
 {

@@ -1,4 +1,4 @@
-/* The operations of experts, with their checks (op.c, op_rows.c: all others). */
+/* The operations of experts, with their checks; op.c and op_rows.c have the others. */
 #include "tensor/op_internal.h"
 
 const char *kg_experts_missing(const struct kg_backend *be)
@@ -41,7 +41,7 @@ static kg_status check_route(const char *op, const struct kg_route *r, int64_t t
     return check(op, "weight", r->weight, tokens, r->k, F32, err);
 }
 
-/* Those of one token, from i on. */
+/* The given ids of one token, from index i on. */
 static kg_status check_given(struct kg_ivec given, int64_t i, const struct kg_route *r,
                              struct kg_err *err)
 {
@@ -118,8 +118,8 @@ kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                              : missing(be, op, err);
 }
 
-/* ---- weighted sums ---- */
-/* weight, or a place for each row of x. */
+/* weight (data NULL: all 1) and place have one element per slot; or x has one row. */
+/* weight (if it has data) has a place for each of its elements, or x a row for each. */
 static kg_status check_places(const struct kg_backend *be, const char *op,
                               struct kg_mat weight, struct kg_mat x, struct kg_ivec place,
                               struct kg_err *err)

@@ -26,7 +26,7 @@ static const int thread_counts[] = {1, 2, 4};
 #define COUNT(x) (sizeof(x) / sizeof((x)[0]))
 
 enum { OPERAND = MAX_COLS * MAX_K, RESULT = MAX_ROWS * MAX_COLS };
-enum { NEAR_RESULT = 1536 * 2304 }; /* of check_values */
+enum { NEAR_RESULT = 1536 * 2304 }; /* results of the largest of near_dims */
 
 struct check {
     const struct kg_backend *be;
@@ -35,11 +35,11 @@ struct check {
     void *b;     /* (OPERAND) owned */
     float *want; /* (results) owned */
     float *got;  /* (results) owned */
-    /* owned, the backend's: */
+    /* owned, in backend memory: */
     void *a_there, *b_there; /* copies of a and b */
     void *out_there;         /* (results) fp32 */
-    uint64_t *digest;        /* borrowed; what digest_all makes */
-    int64_t most;            /* multiply-adds of a product that check_values makes */
+    uint64_t *digest;        /* borrowed; result of digest_all */
+    int64_t most;            /* check_values skips products of more multiply-adds */
     size_t results;          /* elements of want, got and out_there; 0: RESULT */
 };
 
@@ -107,7 +107,7 @@ static kg_status check_rows(const struct check *c, enum kg_matmul_kind kind,
     return KG_OK;
 }
 
-/* Weight gradients: outputs n x m of the same projections, summed over TOKENS. */
+/* Weight gradients: m x n sums over TOKENS. */
 static kg_status check_sums(const struct check *c, int64_t n, struct kg_err *err)
 {
     omp_set_num_threads(1);
@@ -159,7 +159,7 @@ static float defined(const struct check *c, int64_t m, int64_t n, int64_t K)
     return sum;
 }
 
-/* Factors near one, near 2^-63 (products that are nearly subnormal), and zeros. */
+/* Scales factors by 1, 2^-63 (products of two are nearly subnormal), 2^-126 or 0. */
 static void spread(const struct check *c, void *block, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -206,8 +206,8 @@ static kg_status check_definition(const struct check *c, struct kg_err *err)
 }
 
 /* ---- against double ---- */
-/* Of few rows and of many, aligned or not, with sums of several chunks; the latter ones
- * by each tile that a device of a hundred processors has. */
+/* Few and many rows, aligned and not, sums of several chunks. The last shapes use each
+ * tile size that a device of about a hundred multiprocessors chooses. */
 static const struct dims {
     int64_t m, n, k;
 } near_dims[] = {{1, 520, 896},   {7, 192, 1536},   {24, 40, 1040},  {1104, 56, 72},
@@ -215,12 +215,12 @@ static const struct dims {
                  {32, 1728, 200}, {128, 1728, 200}, {640, 704, 200}, {1536, 1152, 72},
                  {1536, 2304, 72}};
 
-/* One product in a type of C, which it may have been added to. */
+/* One product, stored in C or added to C; C has type `out`. */
 struct near_case {
     enum kg_matmul_kind kind;
     enum kg_dtype out;
     struct dims d;
-    int times; /* that the product is in C */
+    int times; /* how often C has received the product */
 };
 
 static double number(const struct check *c, const void *block, int64_t i)
@@ -229,7 +229,7 @@ static double number(const struct check *c, const void *block, int64_t i)
                               : (double)kg_bf16_to_f32(((const uint16_t *)block)[i]);
 }
 
-/* Whether element i of C is what it has to be; a number that is none is not. */
+/* Whether element i of C is close enough to the sum in double; NaN is not. */
 static bool is_near(const struct check *c, const struct near_case *n, int64_t i,
                     double *want, double *most)
 {
@@ -250,7 +250,7 @@ static bool is_near(const struct check *c, const struct near_case *n, int64_t i,
     return fabs((double)c->got[i] - *want) <= *most;
 }
 
-/* Of larger products some elements, by odd steps: in every place of a tile. */
+/* Checks every step-th element of large products; odd, to meet all tile places. */
 static kg_status check_near(const struct check *c, const struct near_case *n,
                             struct kg_err *err)
 {
@@ -301,7 +301,7 @@ static kg_status check_case(const struct check *c, enum kg_matmul_kind kind,
 
 static kg_status check_values(const struct check *c, struct kg_err *err)
 {
-    /* products of fp32 have one tile */
+    /* fp32 products have one tile size, so the small shapes suffice */
     const int64_t enough = c->dtype == KG_F32 ? 1 << 23 : INT64_MAX;
 
     for (size_t i = 0; i < 3 * COUNT(near_dims); i++) {
@@ -327,7 +327,7 @@ static kg_status check_all(const struct check *c, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of a device the small ones: its traits say the rest, and emulated kernels are slow. */
+/* On a device, only small shapes: its traits cover the rest, and emulation is slow. */
 static kg_status digest_all(const struct check *c, struct kg_err *err)
 {
     const size_t n = c->be->traits ? 2 : COUNT(shapes);

@@ -35,27 +35,27 @@ struct scratch {
     float *l;             /* (heads R) running sum of p */
     float *s;             /* (R, KG_KV_BLOCK) scores, then p, of one head */
     float *kt;            /* (hdp, KG_KV_BLOCK) of one head */
-    float *k;             /* (KG_KV_BLOCK, hdp) of one head: room to transpose in */
-    float *v;             /* as k: room to widen in */
-    struct kg_mat values; /* of the block and head at hand: in v, or where they lie */
+    float *k;             /* (KG_KV_BLOCK, hdp) of one head, before transposition */
+    float *v;             /* as k: widened values */
+    struct kg_mat values; /* of the current block and head: in v or in place */
 };
 
-/* The tile at hand: R = rows. */
+/* The current tile: R = rows. */
 struct tile {
     const struct kg_attn *a;
     const struct kg_attn_seq *seq;
-    int32_t kv_head; /* first */
+    int32_t kv_head; /* first KV head */
     int32_t heads;   /* KV heads */
     int32_t first;   /* query row within the sequence */
     int group;
-    int rows; /* of one KV head */
+    int rows; /* per KV head */
     int hdp;
 };
 
 /* One unit of parallel work. */
 struct item {
     int32_t seq;
-    int32_t kv_head; /* first */
+    int32_t kv_head; /* first KV head */
     int32_t heads;
     int32_t first; /* query row within the sequence */
 };
@@ -92,7 +92,7 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
     return KG_OK;
 }
 
-/* The part of w that belongs to the item's i-th KV head. */
+/* The scratch of the item's i-th KV head. */
 static struct scratch of_head(const struct scratch *w, const struct tile *t, int32_t i)
 {
     int64_t rows = (int64_t)i * t->rows;
@@ -104,7 +104,7 @@ static struct scratch of_head(const struct scratch *w, const struct tile *t, int
     return part;
 }
 
-/* Query head of row r of the item's i-th KV head, and the row's place. */
+/* Query head of row r for the item's i-th KV head, and the row in q and o. */
 static int64_t head_of(const struct tile *t, int32_t i, int r)
 {
     return ((int64_t)t->kv_head + i) * t->group + r % t->group;
@@ -115,14 +115,14 @@ static int64_t row_of(const struct tile *t, int r)
     return (int64_t)t->seq->row + t->first + r / t->group;
 }
 
-/* Keys of a block that row r of the tile sees; 0 or less for none. */
+/* End of the keys of a block that row r of the tile sees; 0 or less: it sees none. */
 static int visible(const struct tile *t, int r, int32_t block)
 {
     int64_t last = kg_attn_last_key(t->a, t->seq, t->first + r / t->group);
     return kg_attn_min(KG_KV_BLOCK, last + 1 - (int64_t)block * KG_KV_BLOCK);
 }
 
-/* Keys of a block that lie before the window of row r; all of it at most. */
+/* Number of keys of a block before the window of row r. */
 static int passed(const struct tile *t, int r, int32_t block)
 {
     int64_t pos = (int64_t)t->seq->pos + t->first + r / t->group;
@@ -152,7 +152,7 @@ static struct kg_v16 first_keys(struct kg_v16 x, int n, float fill)
     return kg_v16_first_n(x, n > 0 ? n : 0, kg_v16_set1(fill));
 }
 
-/* Sixteen scores, softcapped, of which keys [from, n) are seen; -inf at the others. */
+/* Sixteen scores, softcapped; -inf at keys outside [from, n), which are not seen. */
 static struct kg_v16 seen_scores(const float *s, float softcap, int from, int n)
 {
     struct kg_v16 x = kg_v16_load(s);
@@ -164,8 +164,8 @@ static struct kg_v16 seen_scores(const float *s, float softcap, int from, int n)
     return kg_v16_first_n(kg_v16_set1(-INFINITY), kg_attn_min(from, KG_LANES), x);
 }
 
-/* Scores of row r become p = exp(s - m); m, l and the accumulator move to the new
- * maximum. */
+/* Replaces the scores of row r by p = exp(s - m), and scales l and the accumulator to the
+ * new maximum m. */
 static void soften(const struct scratch *w, const struct tile *t, int r, int32_t block)
 {
     float *s = w->s + (int64_t)r * KG_KV_BLOCK;
@@ -191,7 +191,7 @@ static void soften(const struct scratch *w, const struct tile *t, int r, int32_t
     w->m[r] = m;
 }
 
-/* acc += p v over keys [from, end) of the block, of n rows from r on. */
+/* acc += p v over keys [from, end) of the block, for n rows from r on. */
 static void add_keys(const struct scratch *w, const struct tile *t, int r, int n,
                      int from, int end)
 {
@@ -208,8 +208,8 @@ static void add_keys(const struct scratch *w, const struct tile *t, int r, int n
                          t->hdp, end - from);
 }
 
-/* Over the keys that each row sees: four rows together where all four see, before and
- * after that each alone. */
+/* acc += p v over the keys that each row sees: four rows together over the keys that all
+ * four see, each row alone over keys before and after these. */
 static void add_values(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {
@@ -227,8 +227,8 @@ static void add_values(const struct scratch *w, const struct tile *t, int r0, in
     }
 }
 
-/* s = q k of the rows that see the block, in lanes up to the last key that four rows
- * see. */
+/* s = q k for rows [r0, r1), four together, up to the last key that one of the four
+ * sees. */
 static void score_keys(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {
@@ -243,7 +243,7 @@ static void score_keys(const struct scratch *w, const struct tile *t, int r0, in
     }
 }
 
-/* Rows before this one have windows that reach the block. */
+/* End of the rows whose windows reach the block. */
 static int end_of_windows(const struct tile *t, int32_t block)
 {
     if (t->a->window == 0)
@@ -253,7 +253,7 @@ static int end_of_windows(const struct tile *t, int32_t block)
     return n > 0 ? kg_attn_min(t->rows, n) : 0;
 }
 
-/* Asks for columns of rows, a line at a time. */
+/* Prefetches columns of rows, a cache line at a time. */
 static void prefetch_rows(struct kg_mat m, int64_t row, int64_t col, int rows, int cols)
 {
     const int64_t size = (int64_t)kg_dtype_traits(m.dtype)->bytes;
@@ -263,8 +263,8 @@ static void prefetch_rows(struct kg_mat m, int64_t row, int64_t col, int rows, i
             __builtin_prefetch(at + c, 0, 2);
 }
 
-/* The next block of the i-th KV head, if the tile has one: rows of a cache lie apart,
- * which the processor does not follow by itself. */
+/* Prefetches the next block of the i-th KV head, if the tile sees it. Hardware
+ * prefetchers do not follow rows that are so far apart. */
 static void prefetch_keys(const struct tile *t, int32_t i, int32_t block)
 {
     const int hd = t->a->head_dim, n = visible(t, t->rows - 1, block);
@@ -276,8 +276,8 @@ static void prefetch_keys(const struct tile *t, int32_t i, int32_t block)
     prefetch_rows(t->a->v, row, col, n, hd);
 }
 
-/* Keys of the item's i-th KV head in lanes, and its values. Rows past the last visible
- * one are never an operand. */
+/* Transposes keys of the item's i-th KV head, and finds or widens its values. Rows after
+ * the last visible one are never an operand. */
 static void load_keys(struct scratch *w, const struct tile *t, int32_t i, int32_t block)
 {
     const int hd = t->a->head_dim, n = visible(t, t->rows - 1, block);
@@ -300,8 +300,8 @@ static void visit_keys(struct scratch *w, const struct tile *t, int32_t i, int32
 {
     int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
     int r0 = before > 0 && !t->a->both_ways ? (int)before * t->group
-                                            : 0; /* earlier positions see none of it */
-    int r1 = end_of_windows(t, block);           /* later ones' windows have passed it */
+                                            : 0; /* earlier rows do not see the block */
+    int r1 = end_of_windows(t, block); /* windows of later rows begin after it */
     if (r1 <= r0)
         return;
     load_keys(w, t, i, block);
@@ -364,16 +364,15 @@ static void run_tile(const struct scratch *w, const struct job *job,
 }
 
 /* ---- the work list ---- */
-/* KV heads that an item of this sequence covers: a row of k holds all heads, and reading
- * it whole is several times faster than a piece for each head, where there is little to
- * compute. */
+/* KV heads per item of this sequence. Few rows need little computation; then reading
+ * whole rows of k, with all heads, is several times faster than one head at a time. */
 static int32_t heads_of(const struct job *job, const struct kg_attn_seq *seq)
 {
     int rows = kg_attn_min(job->positions, seq->n_rows) * kg_attn_group(job->a);
     return rows <= SHORT_TILE ? job->heads : 1;
 }
 
-/* items NULL counts only. A tile's cost grows with its position: late tiles come
+/* items NULL: only counts. A tile's cost grows with its position, so late tiles come
  * first. */
 static int64_t list_items(struct item *items, const struct job *job)
 {
@@ -397,8 +396,8 @@ static int64_t list_items(struct item *items, const struct job *job)
     return n;
 }
 
-/* Each thread takes the next item until none is left. A thread without scratch leaves the
- * work to the rest, and the call fails. */
+/* Each thread takes the next item until none is left. If a thread has no scratch, the
+ * others do the work, and the call fails. */
 static kg_status run_items(const struct job *job, bool threads, struct kg_err *err)
 {
     kg_status status = KG_OK;
@@ -417,8 +416,8 @@ static kg_status run_items(const struct job *job, bool threads, struct kg_err *e
     return status;
 }
 
-/* Tiles no larger than the longest sequence; as many heads per item as leave each thread
- * two items. How the work is cut changes no bit. */
+/* Tiles are no larger than the longest sequence; items have as many heads as leave two
+ * items per thread. The division changes no bit. */
 static void plan(struct job *job, bool threads)
 {
     int32_t longest = 1;

@@ -55,7 +55,7 @@ struct item {
     int32_t first; /* first query row (dq) or key block (dk, dv) of the unit */
 };
 
-/* The pair at hand. */
+/* The current pair. */
 struct pair {
     const struct kg_attn_seq *seq;
     int32_t kv_head;
@@ -152,14 +152,14 @@ static void load_keys(const struct scratch *w, const struct job *job, struct pai
     kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, job->hdp, KG_KV_BLOCK, job->hdp);
 }
 
-/* Keys of the block that row r sees; 0 or less for none. */
+/* End of the keys of the block that row r sees; 0 or less: it sees none. */
 static int visible(const struct job *job, const struct pair *t, int r)
 {
     return kg_attn_min(t->n_keys,
                        position(job, t, r) + 1 - (int64_t)t->block * KG_KV_BLOCK);
 }
 
-/* Keys of the block that lie before the window of row r; all of it at most. */
+/* Number of keys of the block before the window of row r. */
 static int passed(const struct job *job, const struct pair *t, int r)
 {
     int64_t first = kg_attn_first_key(job->a, position(job, t, r));
@@ -167,14 +167,14 @@ static int passed(const struct job *job, const struct pair *t, int r)
     return n > 0 ? kg_attn_min(KG_KV_BLOCK, n) : 0;
 }
 
-/* x where keys [from, n) of sixteen are seen, 0 elsewhere. */
+/* x at keys [from, n) of sixteen, which the row sees; 0 at others. */
 static struct kg_v16 only_seen(struct kg_v16 x, int from, int n)
 {
     x = kg_v16_first_n(x, n, kg_v16_zero());
     return from > 0 ? kg_v16_first_n(kg_v16_zero(), kg_attn_min(from, KG_LANES), x) : x;
 }
 
-/* The softcap of scores, and its slope. */
+/* Softcaps scores; *slope <- its derivative. */
 static void cap_scores(struct kg_v16 *x, struct kg_v16 *slope, float cap)
 {
     struct kg_v16 c = kg_v16_set1(cap);
@@ -183,7 +183,7 @@ static void cap_scores(struct kg_v16 *x, struct kg_v16 *slope, float cap)
     *slope = kg_v16_fnma(t, t, kg_v16_set1(1.0f));
 }
 
-/* s and dO.v of row r become p and ds; both are 0 at keys that the row does not see. */
+/* Replaces s and dO.v of row r by p and ds, which are 0 at keys that it does not see. */
 static void soften(const struct scratch *w, int r, int from, int n_keys, float cap)
 {
     struct kg_v16 lse = kg_v16_set1(w->lse[r]);
@@ -205,8 +205,8 @@ static void soften(const struct scratch *w, int r, int from, int n_keys, float c
     }
 }
 
-/* p and ds of the pair, from its loaded tile and block. On the diagonal this and the
- * products below skip, by fours, what is 0. */
+/* p and ds of the pair, from its loaded tile and block. On the diagonal, this function
+ * and the products below skip groups of four rows or keys that are all 0. */
 static void recompute(const struct scratch *w, const struct job *job,
                       const struct pair *t)
 {
@@ -284,8 +284,7 @@ static void write_dq(const struct scratch *w, const struct job *job, const struc
     }
 }
 
-/* The block's dk and dv between scratch and the results; at the first visit they are
- * 0. */
+/* Loads the block's dk and dv from the results; they are 0 at the first visit. */
 static void read_dk_dv(const struct scratch *w, const struct job *job,
                        const struct pair *t, bool first_visit)
 {
@@ -311,7 +310,7 @@ static void write_dk_dv(const struct scratch *w, const struct job *job,
     kg_cpu_tile_store(job->dv, row, col, w->dv, job->hdp, t->n_keys, hd);
 }
 
-/* Key blocks that the query tile at `first` sees. */
+/* First and last key block that the query tile at `first` sees. */
 static int32_t first_block(const struct job *job, const struct pair *t, int32_t first)
 {
     return kg_attn_first_block(job->a, (int64_t)t->seq->pos + first);
@@ -377,7 +376,7 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
     for (int32_t first = first_tile(job, &t, item->first); first < t.seq->n_rows;
          first += job->positions) {
         if (first_block(job, &t, first) > item->first)
-            break; /* its window has passed the block, and so have later ones */
+            break; /* this and later windows begin after the block */
         load_queries(w, job, &t, first);
         recompute(w, job, &t);
         add_dk_dv(w, job, &t);
@@ -401,7 +400,7 @@ static int32_t count_units(const struct job *job, const struct kg_attn_seq *s,
     return (keys_of(s) + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
 }
 
-/* Units of every sequence, for each KV head. items NULL counts only. */
+/* Units of every sequence, for each KV head. items NULL: only counts. */
 static int64_t list_items(struct item *items, const struct job *job, enum unit unit)
 {
     const struct kg_attn *a = job->a;
@@ -455,8 +454,8 @@ static void clear_rows(struct kg_mat m)
         memset(kg_cpu_f32(m, r), 0, (size_t)m.cols * sizeof(float));
 }
 
-/* Rows that no sequence holds get a zero gradient, and keys that all its windows have
- * passed. */
+/* Zeros the gradients of rows in no sequence, and of keys before all windows of their
+ * sequence. */
 static void clear_strangers(const struct job *job)
 {
     int64_t held = 0, keys = 0;

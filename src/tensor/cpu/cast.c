@@ -15,7 +15,7 @@ static void cast_row(struct kg_mat dst, int64_t to, struct kg_mat src, int64_t f
     }
 }
 
-/* The rows of one panel of src, as far as dst has them. */
+/* The rows of one panel of src that dst has. */
 static void cast_panel(struct kg_mat dst, struct kg_mat src, int64_t panel)
 {
     int64_t n = dst.rows - panel * KG_PANEL < KG_PANEL ? dst.rows - panel * KG_PANEL

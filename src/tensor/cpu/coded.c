@@ -17,26 +17,26 @@
 
 #define KG_ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* Codes are prefetched into the second cache this far ahead. */
+/* Codes are prefetched into the L2 cache this far ahead. */
 enum { AHEAD_BYTES = 16384 };
-enum { PLACES = 3 }; /* of codes in a dword; as many turned copies */
+enum { PLACES = 3 }; /* of codes in a dword; also the number of views */
 
-/* What a loop is made for: of struct kg_quant_form. */
+/* Constants of a loop, from struct kg_quant_form. */
 struct form {
     int bits;
     int scales;
     bool low;
-    bool folded; /* add[] has the zeros */
+    bool folded; /* add[] includes zero_at */
 };
 
-/* Of a block of 32 columns, for the rows 0..7 and 8..15, each twice, as codes lie. */
+/* Scales of a block of 32 columns, for rows 0..7 and 8..15, each twice, as codes are. */
 struct scales {
-    struct kg_v16 scale[2][2]; /* of the first and of the last 16 columns */
+    struct kg_v16 scale[2][2]; /* for the first and the last 16 columns */
     struct kg_v16 add[PLACES][2];
 };
 
 /* ---- places of codes ---- */
-/* Each code has one of the places in the dword or in a turned copy of it (a view). */
+/* Each code is at one of these places in the dword or a rotated copy of it (a view). */
 static inline int first_place(const int bits) { return bits == 4 ? 8 : 4; }
 static inline int turn_of(const int bits) { return bits == 4 ? 12 : 16; }
 static inline int view_of(const int k, const int bits)
@@ -75,14 +75,14 @@ static KG_ALWAYS_INLINE void fold(struct scales *s, const struct kg_quant *q,
             s->add[p][h] = kg_v16_mul(kg_v16_set1(-zero_at(q, p)), s->scale[0][h]);
 }
 
-/* in: which block of the group */
+/* in: index of the block in its group */
 static KG_ALWAYS_INLINE struct scales
 scales_of(const struct kg_quant *q, const char *group, int64_t in, const struct form f)
 {
     const int8_t *part = (const int8_t *)group + kg_coded_head_bytes(q) +
                          in * kg_coded_part_bytes(q);
     const struct kg_v16 scale = kg_v16_load_half((const void *)group);
-    struct kg_v16 low = kg_v16_set1(-0.0f); /* which changes no zero */
+    struct kg_v16 low = kg_v16_set1(-0.0f); /* adding -0 changes nothing */
     struct scales s;
 
     twice(s.scale[0], f.scales ? kg_v16_mul(scale, kg_v16_load_i8(part)) : scale);
@@ -120,14 +120,14 @@ static KG_ALWAYS_INLINE struct kg_v16 value(const struct kg_pairs *views,
                     : kg_v16_fma(kg_v16_sub(code, zero[place]), scale, s->add[0][h]);
 }
 
-/* What a function does with a step of a block. */
+/* What to do with a step of a block. */
 typedef void take_step(void *to, struct kg_pairs w, int step);
 
 static KG_ALWAYS_INLINE void each_step(take_step *take, void *to, const char *codes,
                                        const struct scales *s, const struct kg_v16 *zero,
                                        const struct form f)
 {
-    const int steps = 16 / f.bits; /* of a dword */
+    const int steps = 16 / f.bits; /* per dword */
 
     KG_UNROLL
     for (int i = 0; i < KG_BLOCK_STEPS / steps; i++) {
@@ -169,7 +169,7 @@ static struct panel panel_of(struct kg_mat m, int64_t i)
 static KG_ALWAYS_INLINE void block_of(take_step *take, void *to, const struct panel *p,
                                       int64_t b, const struct form f)
 {
-    const int shift = p->q->values == KG_PRODUCT_BLOCK ? 0 : 3; /* blocks of a group */
+    const int shift = p->q->values == KG_PRODUCT_BLOCK ? 0 : 3; /* blocks per group */
     const struct scales s = scales_of(
         p->q, p->groups + (b >> shift) * kg_coded_group_bytes(p->q),
         b & ((1 << shift) - 1), f);
@@ -217,7 +217,7 @@ static KG_ALWAYS_INLINE void add_step(void *to, struct kg_pairs w, int step)
         acc[r] = kg_v16_dot_bf16(acc[r], w, s->left[r] + step * 4);
 }
 
-/* n: rows or fewer; the last row is summed again for those that are missing */
+/* n: actual rows, at most `rows`; missing rows repeat the last one */
 static KG_ALWAYS_INLINE void sum_rows(const struct kg_cpu_strip *t, const struct panel *p,
                                       int n, const int rows, const struct form f)
 {

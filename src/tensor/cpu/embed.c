@@ -7,9 +7,9 @@
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"
 
-enum { STRIP = 64 }; /* columns a thread takes at a time */
+enum { STRIP = 64 }; /* columns that a thread takes at a time */
 
-/* Sixteen dwords of a row out of its panel, from step s. */
+/* Sixteen dwords of a row from its panel, from step s on. */
 static struct kg_pairs block_of_panel(struct kg_mat table, int64_t row, int64_t s)
 {
     const int64_t steps = table.stride / kg_cpu_step_factors(table.dtype);

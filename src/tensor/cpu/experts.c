@@ -9,7 +9,7 @@
 #include "tensor/cpu/parallel_internal.h"
 
 /* ---- routes ---- */
-/* p = softmax(z), sums in order of experts. */
+/* p = softmax(z), summed in order of experts. */
 static void softmax(float *p, const float *z, int32_t n)
 {
     float top = z[0], sum = 0;
@@ -26,7 +26,7 @@ static void softmax(float *p, const float *z, int32_t n)
         p[e] /= sum;
 }
 
-/* The k largest, ties by smaller index; of NaNs the first that are left. */
+/* The k largest, ties by smaller index; a NaN is chosen if it is the first one left. */
 static void choose(int32_t *ids, const float *p, int32_t n, int32_t k)
 {
     bool taken[KG_MAX_EXPERTS] = {false};
@@ -42,7 +42,7 @@ static void choose(int32_t *ids, const float *p, int32_t n, int32_t k)
     }
 }
 
-/* What the k chosen have together, in order of slots. */
+/* Sum of the chosen p, in order of slots. */
 static float chosen_sum(const float *p, const int32_t *ids, int32_t k)
 {
     float sum = 0;
@@ -66,7 +66,7 @@ static void route_token(const struct kg_route *r, struct kg_mat logits,
         w[i] = p[ids[i]] / sum;
 }
 
-/* Places: counted, then given away in order of tokens and slots. */
+/* Counts each expert's places, then assigns them in order of tokens and slots. */
 static void place_slots(const struct kg_route *r, int64_t slots)
 {
     int32_t next[KG_MAX_EXPERTS] = {0};
@@ -128,7 +128,7 @@ kg_status kg_cpu_route_bwd(struct kg_mat dlogits, const struct kg_route *r,
 }
 
 /* ---- products ---- */
-/* Rows [first, first+n); not kg_mat_rows, as those of experts begin anywhere. */
+/* Rows [first, first+n). Not kg_mat_rows, because an expert's rows begin anywhere. */
 static struct kg_mat rows_of(struct kg_mat m, int64_t first, int64_t n)
 {
     m.data = (char *)m.data + first * m.stride * (int64_t)kg_dtype_traits(m.dtype)->bytes;
@@ -142,7 +142,7 @@ static struct kg_mat matrix_of(struct kg_mat m, const struct kg_groups *g, int32
     return m;
 }
 
-/* Threads share the experts out where there are plenty, else each product. */
+/* Whether each thread computes whole experts; otherwise threads share each product. */
 static bool beside_each_other(const struct kg_groups *g, int64_t work)
 {
     int32_t busy = 0;
@@ -205,7 +205,7 @@ kg_status kg_cpu_combine(struct kg_mat y, struct kg_mat x, struct kg_mat weight,
     return KG_OK;
 }
 
-/* One place: the product of its dx and x, and both by its weight. */
+/* Multiplies dx and x of one place by its weight.   returns their previous dot product */
 static float weigh_place(struct kg_mat dx, struct kg_mat x, int64_t row, float weight)
 {
     const struct kg_v16 w = kg_v16_set1(weight);

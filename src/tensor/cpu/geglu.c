@@ -24,7 +24,7 @@ static inline struct kg_v16 gate_of(struct kg_v16 t)
     return kg_v16_fma(half, t, half);
 }
 
-/* gelu'(x) of t = bend(x) */
+/* gelu'(x), given t = bend(x) */
 static inline struct kg_v16 slope_of(struct kg_v16 x, struct kg_v16 t)
 {
     struct kg_v16 one = kg_v16_set1(1.0f);

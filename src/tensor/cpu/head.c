@@ -19,14 +19,14 @@
 #include "tensor/cpu/head_internal.h"
 #include "tensor/cpu/parallel_internal.h"
 
-/* Of one row in one tile, over its v. */
+/* Sums over the columns v of one row in one tile. */
 struct stat {
     double s; /* sum exp(z - m) */
-    float e;  /* sum exp(z - m) (z - m): nothing at the maximum */
+    float e;  /* sum exp(z - m) (z - m): the maximum adds 0 */
     float m;  /* max z */
 };
 
-/* The same with the anchor's z', m', and d = (z - m) - (z' - m'). */
+/* With the anchor's logits z', their maximum m', and d = (z - m) - (z' - m'). */
 struct anchor_stat {
     struct stat q;  /* of z' */
     double reverse; /* sum exp(z - m) d */
@@ -38,19 +38,19 @@ struct job {
     const struct kg_head_out *out;
     const struct kg_head *h;
     int64_t vocab;
-    int64_t width; /* of a tile */
+    int64_t width; /* columns per tile */
     int64_t tiles;
     int64_t chunks;                   /* of rows */
     int64_t groups;                   /* of tiles */
-    bool asked;                       /* target or indices are wanted */
+    bool asked;                       /* log-probs of target or indices are wanted */
     struct stat *stats;               /* owned (N, tiles) */
     struct anchor_stat *anchor_stats; /* owned (N, tiles), NULL without an anchor */
-    double *set_sums; /* owned (N, tiles) sum exp(z - m) over the set, NULL without */
+    double *set_sums;        /* owned (N, tiles) sum exp(z - m) over the set; or NULL */
     struct kg_head_top *top; /* owned (N, groups, top_k), NULL when not wanted */
     int32_t *top_count;      /* owned (N, groups) */
 };
 
-/* Of one thread. */
+/* Buffers of one thread. */
 struct scratch {
     float *z;                 /* owned (rows of a chunk, columns of the tile), dense */
     float *zq;                /* owned, for the anchor; NULL without one */
@@ -122,7 +122,7 @@ static float row_max(const float *z, int64_t n)
     return kg_v16_hmax(m);
 }
 
-/* z - m of n lanes; absent lanes 0, their exponentials are removed by lanes_exp */
+/* z - m in the first n lanes, 0 in the others, whose exponentials lanes_exp removes */
 static struct kg_v16 lanes_below(const float *z, float m, int n)
 {
     struct kg_v16 d = kg_v16_sub(kg_v16_load_n(z, n), kg_v16_set1(m));
@@ -176,7 +176,7 @@ static struct anchor_stat row_anchor_stat(const float *z, float m, const float *
     return t;
 }
 
-/* The logits that row n asked for, kept as they are until lse is known. */
+/* Stores the logits of row n's ids; finish_asked subtracts lse. */
 static void keep_asked(const struct job *job, const struct scratch *w, const float *z,
                        int64_t r, int64_t n, int64_t tile)
 {
@@ -192,7 +192,7 @@ static void keep_asked(const struct job *job, const struct scratch *w, const flo
     }
 }
 
-/* sum exp(z - m) over the set's ids in the tile, rising */
+/* sum exp(z - m) over the set's ids in the tile, in ascending order */
 static double set_sum(const struct kg_idset *set, struct kg_idset_walk at, const float *z,
                       float m, int64_t first, int64_t cols)
 {
@@ -259,7 +259,7 @@ static kg_status visit_tile(const struct job *job, const struct scratch *w, int6
     return KG_OK;
 }
 
-/* What the rows of a chunk ask about, by tile. */
+/* Sorts ids and sets of a chunk's rows by tile. */
 static void sort_chunk(const struct job *job, const struct scratch *w, int64_t n0)
 {
     const struct kg_head *h = job->h;
@@ -305,7 +305,7 @@ static kg_status run_units(const struct job *job, bool threads, struct kg_err *e
     return status;
 }
 
-/* ---- the rows, when all tiles are there ---- */
+/* ---- rows, after all tiles ---- */
 struct total {
     double m;
     double s;
@@ -322,7 +322,7 @@ static double largest(const struct stat *stat, int64_t tiles, size_t step)
     return m;
 }
 
-/* Tiles in order; `step` bytes from one to the next. */
+/* Adds tiles in order; they are `step` bytes apart. */
 static struct total combine(const struct stat *stat, int64_t tiles, size_t step)
 {
     struct total sum = {.m = largest(stat, tiles, step)};
@@ -336,7 +336,7 @@ static struct total combine(const struct stat *stat, int64_t tiles, size_t step)
     return sum;
 }
 
-/* Sums over all tiles, d and the exponentials relative to the maxima of the rows. */
+/* Sums over all tiles; d and the exponentials are relative to the maxima of the rows. */
 struct apart {
     double reverse;
     double forward;
@@ -361,13 +361,13 @@ static struct apart sum_apart(const struct job *job, int64_t n, double m, double
     return sum;
 }
 
-/* log S - log S', where they are nearly equal from their difference */
+/* log S - log S'; if they are nearly equal, from their difference */
 static double log_of_ratio(double s, double sq, double excess)
 {
     return fabs(excess) < 0.5 * sq ? kg_log1p(excess / sq) : kg_log(s) - kg_log(sq);
 }
 
-/* R = sum p d / S - log(S / S') with d relative to both maxima, F alike. */
+/* R = sum p d / S - log(S / S'), F = log(S / S') - sum q d / S' (d as in `apart`) */
 static void finish_anchor(const struct job *job, int64_t n, const struct total *p)
 {
     const struct kg_head_out *out = job->out;
@@ -416,7 +416,7 @@ static void finish_top(const struct job *job, int64_t n, double lse)
     }
 }
 
-/* Tiles in order, as `combine` adds them. */
+/* Adds tiles in order, as `combine` does. */
 static double log_set(const struct job *job, int64_t n, const struct total *p)
 {
     const struct stat *stat = job->stats + n * job->tiles;
@@ -445,7 +445,7 @@ static void finish_row(const struct job *job, int64_t n)
 }
 
 /* ---- the operation ---- */
-/* Enough units for the threads at hand; the numbers do not depend on how many. */
+/* Enough units for the threads; results do not depend on the number of units. */
 static void plan(struct job *job, bool threads)
 {
     int64_t n = job->h->hidden.rows;

@@ -27,9 +27,9 @@
 #include "tensor/cpu/head_internal.h"
 #include "tensor/cpu/parallel_internal.h"
 
-enum { BLOCK_ROWS = 1024, STRIP_TILES = 2, UNIT_ROWS = 128 /* of one thread's tile */ };
+enum { BLOCK_ROWS = 1024, STRIP_TILES = 2, UNIT_ROWS = 128 /* per unit of work */ };
 
-/* What a row multiplies, see above. */
+/* Numbers of a row in the formula above. */
 struct factors {
     double lse;
     double anchor_lse;
@@ -51,10 +51,10 @@ struct job {
     int64_t tiles; /* of the vocabulary */
     int64_t n;     /* rows that have a gradient */
     int64_t block; /* rows per block */
-    int32_t *row;  /* owned (n): their places in hidden, ascending */
+    int32_t *row;  /* owned (n) indices of these rows in hidden, ascending */
 };
 
-/* One block of rows; R of them at most. Everything is owned. */
+/* One block of at most R rows. All arrays are owned, except `row`. */
 struct block {
     int64_t rows;
     const int32_t *row;           /* borrowed from the job */
@@ -62,7 +62,7 @@ struct block {
     void *anchor_hidden;          /* (R, Da), NULL without an anchor gradient */
     void *dz;                     /* (R, columns of the strip) ct, dense */
     float *dhidden;               /* (R, D) */
-    float *inv_temp;              /* (R), 1 where the head has none */
+    float *inv_temp;              /* (R), 1 if the head has none */
     float *anchor_temp;           /* (R) */
     struct factors *factors;      /* (R) */
     struct kg_head_ask *asks;     /* (R, K+1) */
@@ -87,7 +87,7 @@ static double sum_a(const struct job *job, int64_t n, bool *any)
     return sum + a;
 }
 
-/* That of the row's set; all ids have none. */
+/* a_set of the row; 0 if its set is all ids. */
 static double a_set(const struct job *job, int64_t n)
 {
     return job->g->a_set && job->h->sets[n].n > 0 ? job->g->a_set[n] : 0.0;
@@ -148,7 +148,7 @@ static kg_status job_init(struct job *job, struct kg_err *err)
 }
 
 /* ---- one block of rows ---- */
-/* One allocation; kg_status for the chain below. */
+/* Allocates, with a status for KG_TRY. */
 static kg_status get(void *slot, int64_t count, size_t size, struct kg_err *err)
 {
     void *p = kg_mem_calloc((size_t)count, size, "head backward block", err);
@@ -225,20 +225,20 @@ static void scatter_row(const struct block *b, const struct job *job, int64_t i)
 }
 
 /* ---- dz of a chunk of rows in one tile ---- */
-/* Of one thread: a chunk's logits. */
+/* Buffers of one thread, for a unit. */
 struct scratch {
     float *z;     /* owned (UNIT_ROWS, width) */
     float *zq;    /* owned, NULL without an anchor */
-    float *slope; /* owned (width), of the softcap; NULL without one */
+    float *slope; /* owned (width) derivative of the softcap; or NULL */
     double *a;    /* owned (width), zero between rows */
-    bool *in;     /* owned (width), false between rows: of the set; NULL without */
+    bool *in;     /* owned (width), false between rows: in the row's set; or NULL */
     struct column {
         int64_t v; /* within the tile */
         double dz;
-    } * columns; /* owned (K+1, and width where there are sets) */
+    } * columns; /* owned (K+1, plus width if there are sets) */
 };
 
-/* z - lse, with the double's low part: fp32 alone would lose bits of a large lse. */
+/* z - lse, with lse as a sum of two floats: one alone would lose bits of a large lse. */
 static struct kg_v16 log_prob(struct kg_v16 z, double lse)
 {
     float high = (float)lse;
@@ -246,7 +246,7 @@ static struct kg_v16 log_prob(struct kg_v16 z, double lse)
     return kg_v16_sub(kg_v16_sub(z, kg_v16_set1(high)), kg_v16_set1(low));
 }
 
-/* The dense part, in place of z. */
+/* Replaces z by the dense part of dz: all terms but a_v and those of the set. */
 static void dense_row(float *z, const struct factors *f, int64_t n)
 {
     struct kg_v16 k0 = kg_v16_set1((float)f->k0);
@@ -259,7 +259,7 @@ static void dense_row(float *z, const struct factors *f, int64_t n)
     }
 }
 
-/* The same with an exact KL. */
+/* dense_row with an exact KL. */
 static void dense_row_anchor(float *z, const float *zq, const struct factors *f,
                              int64_t n)
 {
@@ -282,7 +282,7 @@ static void dense_row_anchor(float *z, const float *zq, const struct factors *f,
     }
 }
 
-/* One column of the dense part, in double. */
+/* The dense part at one column, in double, with the term of the set. */
 static double dense_at(const struct factors *f, bool in_set, float z, const float *zq)
 {
     double lp = (double)z - f->lse;
@@ -308,8 +308,8 @@ static int64_t tile_cols(const struct job *job, int64_t tile)
     return left < job->width ? left : job->width;
 }
 
-/* The columns of row i of the block that have a coefficient, in one tile. An id may be
- * asked about twice: its coefficients are added first. */
+/* Collects the columns of row i in one tile that have a coefficient. Coefficients of an
+ * id that occurs twice are added first. */
 static int32_t asked_columns(const struct scratch *w, const struct block *b,
                              const struct job *job, int64_t i, int64_t tile)
 {
@@ -327,7 +327,7 @@ static int32_t asked_columns(const struct scratch *w, const struct block *b,
     return n;
 }
 
-/* And those of its set, after the n that are there. */
+/* Appends the columns of the row's set to the n that are collected. */
 static int32_t set_columns(const struct scratch *w, int32_t n, const struct block *b,
                            const struct job *job, int64_t i, int64_t tile)
 {
@@ -361,7 +361,7 @@ static void times_slopes(float *dz, const float *slope, int64_t n)
     }
 }
 
-/* dz in place of z. */
+/* Replaces z by dz. */
 static void fill_row(float *z, const float *zq, const struct scratch *w,
                      const struct block *b, const struct job *job, int64_t i,
                      int64_t tile)
@@ -391,8 +391,7 @@ static void fill_row(float *z, const float *zq, const struct scratch *w,
         times_slopes(z, w->slope, tile_cols(job, tile));
 }
 
-/* Rows i0.. of the block in one tile; dz gets them in the columns of the tile within its
- * strip. */
+/* dz of rows i0.. of the block in one tile, stored in the tile's columns of its strip. */
 static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct block *b,
                          const struct job *job, int64_t i0, int64_t tile,
                          struct kg_err *err)
@@ -474,7 +473,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b,
     return status;
 }
 
-/* ---- the walk ---- */
+/* ---- strips and blocks ---- */
 /* dhidden (=|+=) dz W,   dW += dz^T hidden,   over one strip */
 static kg_status run_strip(const struct block *b, const struct job *job, int64_t tile,
                            struct kg_err *err)

@@ -59,7 +59,7 @@ void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
         if (id >= 0)
             asks[start[id / width]++] = (struct kg_head_ask){id, s};
     }
-    for (int64_t t = tiles; t > 0; t--) /* every start has moved to its end */
+    for (int64_t t = tiles; t > 0; t--) /* each start has become its tile's end */
         start[t] = start[t - 1];
     start[0] = 0;
 }

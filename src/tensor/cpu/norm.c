@@ -8,7 +8,7 @@
 
 enum { STRIP = 2 * KG_LANES, CHUNK_ROWS = 64 };
 
-/* Where row r of a norm begins: with several heads in a matrix's row each is one. */
+/* Position of row r of a norm. If a matrix row has several heads, each is one row. */
 struct place {
     int64_t n, d;
 };
@@ -129,7 +129,7 @@ kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw
     (void)err;
     const int64_t rows = kg_norm_rows(x, w), heads = rows > 0 ? x.cols / w.n : 1;
     if (dw.data)
-        sum_rows(dw, dy, &x, inv.data); /* first: dx may be dy */
+        sum_rows(dw, dy, &x, inv.data); /* before dx is written, which may be dy */
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
     for (int64_t r = 0; r < rows; r++)
         row_bwd(dx, accumulate, dy, x, w, inv.data[r], place_of(r, heads, w.n));

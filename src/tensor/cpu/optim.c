@@ -17,12 +17,12 @@ static int64_t piece_end(int64_t first, int64_t n)
     return first + PIECE < n ? first + PIECE : n;
 }
 
-/* ---- moments: fp32, or bf16 that are rounded by draws ---- */
+/* ---- moments: fp32, or bf16 with stochastic rounding ---- */
 
-/* The words of one group of elements, drawn when the first of them is asked for. */
+/* Random words of one group of elements, drawn at the first use. */
 struct draws {
     const struct kg_adamw *a;
-    int64_t group; /* -1: none yet */
+    int64_t group; /* -1: none */
     uint32_t word[4][KG_DRAW_LANES];
 };
 
@@ -50,7 +50,7 @@ static struct kg_v16 load_moment(const struct kg_mat *m, int64_t i, int n)
                               : kg_v16_load_bf16_n((const uint16_t *)m->data + i, n);
 }
 
-/* shift: where the 16 bits of this moment stand in a word */
+/* shift: position of this moment's 16 bits in a word */
 static void store_moment(const struct kg_mat *m, int64_t i, struct kg_v16 x,
                          struct draws *d, int shift, int n)
 {
@@ -119,7 +119,7 @@ static void adamw_lanes(const struct adamw *k, float *w, const struct kg_mat *m,
     store_moment(v, i, v1, d, 16, n);
 }
 
-/* What else is stored of the new weights. */
+/* Also stores runs of the new weights rounded to bf16 (kg_adamw.rounded). */
 static kg_status round_runs(struct kg_vec w, const struct kg_adamw *a, struct kg_err *err)
 {
     for (int32_t i = 0; i < a->n_rounded; i++) {
@@ -145,7 +145,7 @@ kg_status kg_cpu_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct
 
 /* ---- schedule-free AdamW ---- */
 
-/* With x put out of the recursion (backend.h), c the weight of the new z:
+/* With x eliminated from the recursion (backend.h); c is the weight of the new z:
  *     y' = y + c (z - y) - lr (1 - b1 (1 - c)) d,   z' = z - lr d */
 struct schedule_free {
     struct kg_v16 b2;
@@ -209,7 +209,7 @@ kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v
     return round_runs(y, a, err);
 }
 
-/* x = (y - (1 - b1) z) / b1 = y + (1/b1 - 1) (y - z): y itself where y = z */
+/* x = (y - (1 - b1) z) / b1 = y + (1/b1 - 1) (y - z): exactly y if y = z */
 static void average_lanes(float *x, const float *y, const float *z, struct kg_v16 beyond,
                           int n)
 {
@@ -233,7 +233,7 @@ kg_status kg_cpu_schedule_free_average(struct kg_vec x, struct kg_vec y, struct 
 
 /* ---- moving average ---- */
 
-/* avg = large + small, the product with the larger weight not rounded before the sum. */
+/* avg = large + small; the FMA does not round the product with the larger weight. */
 static void ema_lanes(float *avg, const float *w, bool keeps, float large, float small,
                       int lanes)
 {
@@ -244,10 +244,10 @@ static void ema_lanes(float *avg, const float *w, bool keeps, float large, float
     kg_v16_store_n(avg, kg_v16_fma(kg_v16_set1(large), more, added), lanes);
 }
 
-/* eta 0 copies w and avg = w stays, to the last bit, for every eta: the larger weight is
- * at least 1/2, so the smaller as 1 minus it is exact and both sum to 1; and the rounding
- * of the smaller product is at most a quarter of the result's last place. Else an anchor
- * that equals the policy would drift from it, and Adam makes steps of any drift. */
+/* eta 0 copies w, and avg = w is kept exactly for every eta: the larger weight is at
+ * least 1/2, so the smaller, 1 minus it, is exact; and the rounding error of the smaller
+ * product is at most a quarter ulp of the result. Otherwise an anchor equal to the policy
+ * would drift from it, and Adam amplifies any drift. */
 kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err)
 {
     (void)err;

@@ -10,15 +10,15 @@
 #include "tensor/cpu/cpu_internal.h"
 
 enum {
-    PIECES = 256, /* that threads share */
+    PIECES = 256, /* units for the threads */
     SUMS = KG_TILE_ROWS * KG_TILE_PANELS
 };
 
-static volatile float unknown; /* 0, which compilers do not know: no factor is folded */
+static volatile float unknown; /* 0, which compilers do not know, so they fold nothing */
 
 /* One multiply-add into each sum of a tile, `turns` times, by floats or by the
  * instruction for pairs.
- * returns FLOP, for each adds as much to its lane: exact below 2^24 a lane */
+ * returns the FLOP: each step adds its FLOP to its lane, exact below 2^24 per lane */
 static inline __attribute__((always_inline)) double turn(int64_t turns, const bool pairs)
 {
     uint32_t twos[KG_LANES];
@@ -27,7 +27,7 @@ static inline __attribute__((always_inline)) double turn(int64_t turns, const bo
     float start = unknown, lanes[KG_LANES];
     double flops = 0;
     for (int i = 0; i < KG_LANES; i++) {
-        lanes[i] = start * (float)i; /* all stay apart */
+        lanes[i] = start * (float)i; /* so that all differ */
         twos[i] = 0x4000;            /* 2 and 0 in bf16 */
     }
     const struct kg_pairs w = kg_pairs_load(twos);

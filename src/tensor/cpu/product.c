@@ -17,17 +17,17 @@
 #include "tensor/cut.h"
 
 enum {
-    BLOCK_ROWS = 256,     /* at most */
-    LEFT_BYTES = 1 << 19, /* of a chunk of its left operand: half the second cache, */
-    SUMS_BYTES = 1 << 18, /* and of its sums, where they wait for the next chunk */
-    BLOCKS_A_THREAD = 8,  /* of tile registers, and of narrow products */
-    PART_BYTES = 8 << 20, /* of a right operand that is packed on the way */
+    BLOCK_ROWS = 256,     /* maximum rows per block */
+    LEFT_BYTES = 1 << 19, /* of a block's chunk of the left operand: half of L2, */
+    SUMS_BYTES = 1 << 18, /* and of its sums, if they wait for the next chunk */
+    BLOCKS_A_THREAD = 8,  /* with tile registers, and for narrow products */
+    PART_BYTES = 8 << 20, /* of a right operand that is packed part by part */
     LINE_BYTES = 64,
-    WIDEST = 12,        /* panels: a multiple of every strip */
-    PANELS_A_TIME = 8,  /* packed by a thread: a few lines of each row, */
-    STEPS_A_TIME = 256, /* so deep */
+    WIDEST = 12,        /* panels: a multiple of every strip's width */
+    PANELS_A_TIME = 8,  /* panels that a thread packs at once: few lines per row, */
+    STEPS_A_TIME = 256, /* and its number of steps */
     READING = 8,        /* rows whose sums take as long as reading a row of weights */
-    NARROW = 64,        /* columns of a side of dW */
+    NARROW = 64,        /* most columns of the narrow side of dW */
     LEAST_PANELS = 2
 };
 
@@ -37,39 +37,39 @@ static int64_t max64(int64_t x, int64_t y) { return x > y ? x : y; }
 
 static int64_t chunk_steps(enum kg_dtype t) { return kg_cpu_steps(t, KG_PRODUCT_CHUNK); }
 
-/* A left operand, and panels that it is multiplied by. */
+/* A left operand, and the panels that it is multiplied by. */
 struct factors {
     struct kg_mat a;
-    bool split;          /* a is in the order of steps already */
-    const char *right;   /* the first of the panels */
-    int64_t right_panel; /* bytes from one to the next */
+    bool split;          /* a is already in step order */
+    const char *right;   /* first panel */
+    int64_t right_panel; /* bytes from one panel to the next */
     int64_t steps;       /* 0: there is no such product */
-    struct kg_mat coded; /* quant NULL: the panels are of elements; else these */
+    struct kg_mat coded; /* the panels, if they are quantized; else quant is NULL */
 };
 
-/* c (=|+=) a times some panels, and then += the same of a second product. */
+/* c (=|+=) product `one`, then c += product `two`, if it has steps. */
 struct pass {
     struct kg_mat c;
     struct factors one;
     struct factors two;
-    int64_t first; /* panel of c */
+    int64_t first; /* first panel of c */
     int64_t panels;
     bool add; /* c += */
 };
 
 /* ---- one block ---- */
-/* Steps of a left operand as tiles read them, in the scratch of `use` if they were
- * packed. */
+/* Steps of a left operand as tiles read them: in place, or packed in the scratch of
+ * `use`. */
 struct left {
     const char *data;
-    int64_t row;   /* bytes */
-    int64_t first; /* row of c; -1: none yet */
+    int64_t row;   /* bytes per row */
+    int64_t first; /* row of c; -1: empty */
     int64_t rows;
     int64_t s0;
     enum kg_cpu_scratch_use use;
 };
 
-/* What a thread has of a pass. */
+/* The left operands that a thread keeps from block to block. */
 struct hand {
     struct left one;
     struct left two;
@@ -86,7 +86,7 @@ static bool lies_ready_left(const struct factors *f)
     return f->a.dtype == KG_F32 || (as_it_lies && kg_cpu_left_bytes(KG_BF16) == 4);
 }
 
-/* Steps [s0,s0+n) of the block's rows: those that the block before had, mostly. */
+/* Provides steps [s0,s0+n) of the block's rows; l often has them from the last block. */
 static kg_status left_of(struct left *l, const struct factors *f,
                          const struct kg_cut_block *b, int64_t s0, int64_t n,
                          struct kg_err *err)
@@ -111,8 +111,8 @@ static kg_status left_of(struct left *l, const struct factors *f,
     return KG_OK;
 }
 
-/* c (=|+=) the sums of rows [row,row+rows), which are as wide as some panels.
- * two: of the second product, or NULL */
+/* c (=|+=) the sums of a block, whose rows are b->panels panels long. two: sums of the
+ * second product, or NULL */
 static void store_sums(const struct pass *p, const struct kg_cut_block *b,
                        const float *sums, const float *two)
 {
@@ -141,8 +141,8 @@ static struct kg_cpu_side side_of(const struct left *l, const struct factors *f,
                                 .blocks = f->steps / KG_BLOCK_STEPS};
 }
 
-/* The whole depth at once. The last square may reach up, but not over the block's first
- * row: a block that has others above it is of several squares. */
+/* All steps at once. The last square covers the last 32 rows of c and may overlap the one
+ * above, which is in the same block: a block below others has several squares. */
 static kg_status run_squares(const struct pass *p, struct hand *h,
                              const struct kg_cut_block *b, struct kg_err *err)
 {
@@ -163,7 +163,7 @@ static kg_status run_squares(const struct pass *p, struct hand *h,
     return kg_cpu_squares(&squares, err);
 }
 
-/* The same of panels of codes: some blocks at a time become bf16 in the first cache. */
+/* Sums coded panels by widening some steps at a time to bf16 in the L1 cache. */
 static void sum_widened(struct kg_cpu_strip s, const struct factors *f,
                         const struct kg_cut_block *b, int64_t s0)
 {
@@ -193,8 +193,8 @@ static void sum_coded(struct kg_cpu_strip s, const struct factors *f,
         }
 }
 
-/* All rows of the block by all of its panels, a tile's: steps [s0,s0+n), which lie in
- * l. */
+/* Sums of all rows of the block by its panels (at most a tile's) over steps [s0,s0+n),
+ * which l holds. */
 static void sum_strip(float *sums, const struct factors *f, const struct left *l,
                       const struct kg_cut_block *b, int64_t s0, int64_t n)
 {
@@ -213,17 +213,17 @@ static void sum_strip(float *sums, const struct factors *f, const struct left *l
         kg_cpu_sum_strip(&s, f->a.dtype, b->rows, (int)b->panels);
 }
 
-/* Steps that a block is taken down at once. Rows of one tile read every panel once, from
- * end to end, which what bf16 adds up allows: it does not end with a chunk. */
+/* Steps that a block sums at once. The rows of one tile read each panel once, from end to
+ * end; bf16 permits this, because its sum continues across chunks. */
 static int64_t depth_of(const struct factors *f, int64_t rows)
 {
     const bool once = f->a.dtype == KG_BF16 && rows <= kg_cpu_tile_rows(KG_BF16);
     return once ? f->steps : min64(chunk_steps(f->a.dtype), f->steps);
 }
 
-/* One chunk of all strips; after the last one they leave.
- * two: of a strip of the second product; after it the first one's, of as many strips as
- * wait for another chunk */
+/* One chunk of all strips; after the last chunk, stores the sums. two: scratch for sums
+ * of one strip of the second product, then sums of the first: of one strip, or of all
+ * strips if they wait for another chunk */
 static kg_status run_chunk(const struct pass *p, struct hand *h,
                            const struct kg_cut_block *b, float *two, int64_t s0,
                            int64_t n, struct kg_err *err)
@@ -265,9 +265,9 @@ run_block(const struct pass *p, struct hand *h, struct kg_cut_block b, struct kg
     return KG_OK;
 }
 
-/* ---- the cut ---- */
-/* Tall blocks: the left operand of one stays in the second cache while its panels pass,
- * and panels that come from afar meet many rows. A deep product's sums stay there too. */
+/* ---- division into blocks ---- */
+/* Tall blocks: the left operand stays in the L2 cache while panels pass, and each panel
+ * read from memory serves many rows. The sums of a deep product stay in L2, too. */
 static void cut_squares(struct kg_tiling *cut, int64_t steps, int64_t threads)
 {
     enum { TALL = 512, DEEP = 1024, DEEP_STRIPS = 14, LEAST_SQUARES = 4 };
@@ -309,12 +309,12 @@ static int64_t blocks_of(const struct kg_tiling *cut)
     return cut->row_blocks * cut->col_blocks;
 }
 
-/* Blocks of n passes with one left operand, in their order. */
+/* Runs blocks of n passes that share a left operand, in order. */
 static kg_status run_blocks(const struct pass *p, const struct kg_tiling *cut, int n,
                             int64_t *next, struct kg_err *err)
 {
     struct hand hand = empty_hand();
-    int64_t before = 0; /* blocks of the passes that are over */
+    int64_t before = 0; /* blocks of finished passes */
     for (int j = 0; j < n;) {
         const int64_t i = kg_cpu_take(next);
         while (j < n && i - before >= blocks_of(&cut[j]))
@@ -351,7 +351,7 @@ static kg_status run_pass(const struct pass *p, bool threads, struct kg_err *err
 }
 
 /* ---- y = x W^T and dx = dy W ---- */
-/* Panels [first,first+panels) of c's columns, steps [s0,s0+n). */
+/* Packs panels [first,first+panels) of c's columns, steps [s0,s0+n). */
 static void pack_piece(char *to, int64_t panel_bytes, int64_t first, int64_t panels,
                        struct kg_mat b, enum kg_matmul_kind kind, int64_t s0, int64_t n)
 {
@@ -364,7 +364,7 @@ static void pack_piece(char *to, int64_t panel_bytes, int64_t first, int64_t pan
             kg_cpu_pack_rows(to, b.dtype, b, (first + j) * KG_PANEL, s0, n);
 }
 
-/* The same, whole depth. */
+/* Packs all steps, on all threads. */
 static void pack_part(char *to, int64_t first, int64_t panels, struct kg_mat b,
                       enum kg_matmul_kind kind, int64_t steps, bool threads)
 {
@@ -392,14 +392,14 @@ static bool lies_ready(const struct kg_factors *f, enum kg_matmul_kind kind)
            !(f->b.quant && kg_cpu_by_squares(KG_BF16, f->a.rows));
 }
 
-/* The right operand of a product whose panels lie ready. */
+/* Uses b's own panels as the right operand. */
 static void take_ready(struct factors *f, struct kg_mat b)
 {
     f->right = b.data;
     f->coded = b;
 }
 
-/* A second product's right operand, all of it: it is narrow. */
+/* The second product's right operand, packed whole, because it has few steps. */
 static kg_status second_of(struct factors *two, const struct kg_factors *f,
                            int64_t panels, enum kg_matmul_kind kind, bool threads,
                            struct kg_err *err)
@@ -451,8 +451,8 @@ static kg_status product_of_rows(struct pass *p, const struct kg_factors *one,
     return KG_OK;
 }
 
-/* ---- dW = dy^T x: one pass for each chunk of tokens, whose dy is turned ---- */
-/* Piece i of the chunk: some columns of a, or after them of b, some steps. */
+/* ---- dW = dy^T x: one pass for each chunk of tokens, whose dy is transposed ---- */
+/* Packs piece i of a chunk: some steps of some columns of a or, after all of a, of b. */
 static void pack_chunk_piece(char *right, const struct pass *p, struct kg_mat a,
                              struct kg_mat b, int64_t s0, int64_t i)
 {
@@ -485,7 +485,7 @@ static void pack_chunk(char *right, const struct pass *p, struct kg_mat a,
         pack_chunk_piece(right, p, a, b, s0, i);
 }
 
-/* Steps of a, turned, in rows of `left`. */
+/* The left operand: n steps of a, transposed, in rows of `left`. */
 static struct factors chunk_of(struct kg_mat a, char *left, int64_t row_bytes, int64_t n)
 {
     struct factors f = {.split = true, .right_panel = n * KG_STEP_BYTES, .steps = n};
@@ -500,7 +500,7 @@ static kg_status product_of_tokens(struct pass *p, struct kg_mat a, struct kg_ma
     int64_t chunk = chunk_steps(b.dtype);
     int64_t steps = kg_cpu_steps(b.dtype, b.rows);
     int64_t longest = min64(chunk, steps);
-    int64_t row_bytes = longest * 4 + LINE_BYTES; /* rows apart in the cache, too */
+    int64_t row_bytes = longest * 4 + LINE_BYTES; /* spread over cache sets */
     p->panels = ceil_div(p->c.cols, KG_PANEL);
     char *left = kg_cpu_scratch(KG_CPU_SCRATCH_LEFT, (size_t)(a.cols * row_bytes), err);
     char *right = left
@@ -519,16 +519,16 @@ static kg_status product_of_tokens(struct pass *p, struct kg_mat a, struct kg_ma
     return KG_OK;
 }
 
-/* ---- the same, narrow ---- */
-/* Where one side of dW has a few columns, moving the other one is the work: each thread
- * packs some panels of it and multiplies them while its cache holds them. */
+/* ---- dW with a narrow side ---- */
+/* If one side of dW has few columns, most of the time is spent moving the other. So each
+ * thread packs some panels of it and multiplies them while they are in its cache. */
 struct narrow {
-    struct kg_mat c; /* (few, cols), or turned: (cols, few) */
+    struct kg_mat c; /* (few, cols); if turned: (cols, few) */
     bool turned;
     bool add;
-    struct kg_mat few;  /* (few, tokens) in rows of steps, as tiles read them */
+    struct kg_mat few;  /* (few, tokens) in step order */
     struct kg_mat wide; /* (tokens, cols) */
-    int64_t panels;     /* of a task */
+    int64_t panels;     /* per task */
 };
 
 /* c[col + i, r] (=|+=) sums[r, i] */
@@ -544,7 +544,7 @@ static void add_turned(struct kg_mat c, struct kg_mat sums, int64_t col, bool ad
     }
 }
 
-/* One chunk of tokens, from step s0. */
+/* One chunk of tokens, which begins at step s0. */
 static kg_status narrow_chunk(const struct narrow *n, struct pass *p, char *right,
                               int64_t first, int64_t s0, struct kg_err *err)
 {
@@ -637,7 +637,7 @@ static kg_status clear(struct kg_mat c)
     return KG_OK;
 }
 
-/* To read the right operand is work, however few rows it meets. */
+/* Reading the right operand takes time even if c has few rows. */
 static bool use_threads(struct kg_mat c, int64_t factors)
 {
     return kg_cpu_use_threads((c.rows + READING) * c.cols * factors / 32);

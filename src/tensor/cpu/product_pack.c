@@ -11,7 +11,7 @@
 /* ---- rows and panels ---- */
 static int64_t block_cols(enum kg_dtype t) { return KG_PANEL * kg_cpu_step_factors(t); }
 
-/* 64 bytes of row r of m from column c as `t`, zeros past its end. */
+/* 64 bytes of row r of m from column c, converted to `t`; zeros after the end. */
 static struct kg_pairs row_block(struct kg_mat m, enum kg_dtype t, int64_t r, int64_t c)
 {
     char block[KG_STEP_BYTES] = {0};
@@ -58,7 +58,7 @@ void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t p
 }
 
 /* ---- sums down the columns ---- */
-/* The rows that step s pairs, the lower half's first; of fp32 both are its one row. */
+/* The rows of a step. bf16: of the lower and the upper halves; fp32: one row, twice. */
 struct step_rows {
     int64_t low;
     int64_t high;
@@ -97,7 +97,7 @@ static __attribute__((noinline)) struct kg_pairs edge_step(const struct kg_mat *
     return kg_pairs_zip(low, high);
 }
 
-/* Step s of sixteen columns from c of m, which lies in rows. */
+/* Step s of sixteen columns of m from c; m is in rows. */
 static inline struct kg_pairs column_step(const struct kg_mat *m, int64_t s, int64_t c)
 {
     const struct step_rows at = rows_of_step(m->dtype, s);
@@ -117,7 +117,7 @@ static void pack_cols_of_rows(char *to, int64_t panel_bytes, struct kg_mat m, in
                            column_step(&m, s0 + s, c0 + p * KG_PANEL));
 }
 
-/* As many columns as a step has factors times sixteen, of as many rows, out of panels. */
+/* A square of m from its panels: KG_PANEL times a step's factors in both directions. */
 static struct kg_mat square_of_panels(struct kg_pairs *w, struct kg_mat m, int64_t r,
                                       int64_t c)
 {
@@ -176,7 +176,7 @@ void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
 }
 
 /* ---- the left operand of bf16 ---- */
-/* One block of a row in the order of steps, as tiles read it. */
+/* One block of a row in step order, as tiles read it. */
 static inline void left_block(char *to, struct kg_pairs w)
 {
     if (kg_cpu_left_bytes(KG_BF16) == 4) {

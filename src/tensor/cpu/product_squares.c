@@ -18,8 +18,8 @@ enum {
     SQUARE = KG_AMX_SQUARE,
     SQUARE_FLOATS = SQUARE * SQUARE,
     RUN_BLOCKS = 14,      /* of two panels: 28 KiB */
-    FEW_SQUARES = 4,      /* leave so little time between runs ... */
-    SHORT_RUN_BLOCKS = 7, /* ... that the next one is best asked for in small pieces */
+    FEW_SQUARES = 4,      /* or fewer: time between runs is so short ... */
+    SHORT_RUN_BLOCKS = 7, /* ... that prefetching in small pieces is best */
     LINE_BYTES = 64
 };
 
@@ -28,30 +28,30 @@ static int64_t max64(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 /* ---- from a square to C ---- */
-/* Rows upper.. and lower.. of C, sixteen each, and where their sums wait. */
+/* A square of C: rows upper.. and lower.., sixteen each, and their sums. */
 struct sink {
     const struct kg_cpu_squares *b;
-    const float *sums; /* NULL: nothing is finished */
-    const float *two;  /* of the second product; NULL: there is none */
+    const float *sums; /* NULL: no square is finished */
+    const float *two;  /* of the second product; or NULL */
     int64_t upper;
     int64_t lower;
-    int64_t fresh; /* rows before it have left from another square */
+    int64_t fresh; /* rows before it are written from another square */
     int64_t col;
     int64_t cols;
-    char *to;       /* in C, where all of the square leaves at once; else NULL */
-    int64_t row;    /* bytes */
-    bool two_lines; /* a row's part of C */
-    int done;       /* rows of sums */
+    char *to;       /* in C, if leave_whole can write the square; else NULL */
+    int64_t row;    /* bytes per row of C */
+    bool two_lines; /* a row of the square is in two cache lines of C */
+    int done;       /* rows already written */
 };
 
-/* The state of a walk. */
+/* The state from square to square. */
 struct walk {
-    struct sink last; /* of the square before, which leaves */
+    struct sink last; /* the previous square, which is written to C */
     struct sink now;
-    int asked;     /* rows of `now` that were asked for */
-    int at_once;   /* rows that leave after a block */
-    float *before; /* where the registers' sums go */
-    /* two panels that the next run reads, and lines of each asked for after a block */
+    int asked;     /* rows of `now` that are prefetched */
+    int at_once;   /* rows to write after a block */
+    float *before; /* where the sums in registers belong */
+    /* two panels that the next run reads; lines of each to prefetch after a block */
     const char *next;
     int64_t next_panel; /* bytes */
     int lines;
@@ -90,14 +90,14 @@ static __attribute__((noinline)) void leave_part(const struct sink *s, int end)
             leave_row(s, i);
 }
 
-/* What a whole square is brought to C by. */
+/* How a whole square is written to C. */
 struct manner {
     bool bf16;
-    bool add; /* to fp32 */
+    bool add; /* fp32: C += */
     bool two;
 };
 
-/* Two vectors of a row of C. */
+/* Half of a row of a square. */
 static inline void leave_half(char *to, const float *sums, const float *two,
                               const struct manner how)
 {
@@ -112,7 +112,7 @@ static inline void leave_half(char *to, const float *sums, const float *two,
         kg_v16_store((float *)(void *)to, v);
 }
 
-/* Rows [s->done,end) of a whole square. */
+/* Writes rows [s->done,end) of a whole square. */
 static inline void leave_whole(const struct sink *s, int end, const struct manner how)
 {
     const int64_t half = KG_LANES * (how.bf16 ? 2 : 4);
@@ -147,7 +147,7 @@ static inline void leave(struct sink *s, int rows)
     s->done = end;
 }
 
-/* Rows of C lie far apart, so nothing else fetches them in time. */
+/* Prefetches rows of C, which are too far apart for hardware prefetchers. */
 static inline void ask_for(const struct sink *s, int first, int rows)
 {
     for (int i = first; i < first + rows && i < SQUARE; i++) {
@@ -157,7 +157,7 @@ static inline void ask_for(const struct sink *s, int first, int rows)
     }
 }
 
-/* After each block of a square. */
+/* Called after each block of a square. */
 static inline void meanwhile(void *user)
 {
     struct walk *w = user;
@@ -173,15 +173,15 @@ static inline void meanwhile(void *user)
     }
 }
 
-/* ---- the walk ---- */
-/* Blocks [first,first+n) of a strip's panels. */
+/* ---- runs ---- */
+/* Blocks [first,first+n) of a strip (two panels), for all squares. */
 struct run {
     const struct kg_cpu_side *side;
     int64_t first;
     int64_t n;
     int64_t panel;
     bool begins;
-    bool ends;        /* and its squares leave, with those of the second product */
+    bool ends;        /* then its squares are written, with the second product's */
     float *sums;      /* (units) squares */
     const float *two; /* (units) squares, or NULL */
 };
@@ -202,7 +202,7 @@ static struct sink sink_of(const struct kg_cpu_squares *b, int64_t unit, int64_t
     return s;
 }
 
-/* All squares of a run together ask for what the next one reads. */
+/* All squares of a run together prefetch what the next run reads. */
 static void look_ahead(struct walk *w, const struct kg_cpu_squares *b, struct run run,
                        int64_t unit)
 {
@@ -255,14 +255,14 @@ static void walk_run(struct walk *w, const struct kg_cpu_squares *b, struct run 
         square(w, b, run, b->unit + u);
 }
 
-/* Where sums wait, in squares. */
+/* Memory for sums, in squares. */
 struct room {
     float *sums;
     int64_t apart; /* floats from one strip to the next */
-    float *two;    /* of the strip at hand; NULL: no second product, or not yet */
+    float *two;    /* of the current strip; NULL: no second product, or not yet */
 };
 
-/* All of the second product of a strip, which then waits for the first one's last run. */
+/* The second product of a strip; its sums wait for the first one's last run. */
 static void walk_second(struct walk *w, const struct kg_cpu_squares *b, int64_t panel,
                         float *two)
 {
@@ -271,7 +271,7 @@ static void walk_second(struct walk *w, const struct kg_cpu_squares *b, int64_t 
     walk_run(w, b, run);
 }
 
-/* Part [first,first+n) of the blocks of every strip. */
+/* Blocks [first,first+n) of every strip. */
 static void walk_part(struct walk *w, const struct kg_cpu_squares *b, int64_t first,
                       int64_t n, struct room room)
 {

@@ -10,16 +10,16 @@
 
 #define KG_ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* Few rows wait for memory: a panel is asked for this far ahead. */
+/* Tiles of few sums wait for memory, so they prefetch their panels this far ahead. */
 enum { AHEAD_BYTES = 4096, AHEAD_ONE_ROW = 128, FEW_SUMS = 8 };
 
-/* What a loop is made for. */
+/* Size of a tile, a constant where its loop is inlined. */
 struct shape {
     int rows;
     int panels;
 };
 
-/* Of any shape. */
+/* Sums of a tile of any size. */
 enum { MOST_ROWS = 8, MOST_PANELS = KG_TILE_PANELS };
 struct sums {
     struct kg_v16 s[MOST_ROWS][MOST_PANELS];
@@ -90,7 +90,7 @@ static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_strip *t,
     }
 }
 
-/* ---- bf16: two chains a block; `tested`: small results by kg_v16_fma_flushed ---- */
+/* ---- bf16: two chains per block; `tested`: flushes by kg_v16_fma_flushed ---- */
 enum { HALF_STEPS = KG_BLOCK_STEPS / 2, HALF_BYTES = HALF_STEPS * KG_STEP_BYTES };
 
 /* One chain of a block: the eight pairs of its even or of its odd elements. */
@@ -155,9 +155,9 @@ static KG_ALWAYS_INLINE struct kg_v16 add(struct kg_v16 a, struct kg_v16 b,
     return tested ? kg_v16_add_flushed(a, b) : kg_v16_add(a, b);
 }
 
-/* out (=|+=) even + odd, block by block. Totals wait in the first cache: registers that
- * they take are none of a chain's, and two chains of a block hide what that costs.
- * returns whether that holds; if not, out is as it was */
+/* out (=|+=) even + odd, block by block. Totals are in the L1 cache, so that the chains
+ * have all registers; two chains per block hide the cost.
+ * returns false, with out unchanged, if a sum underflowed (flush mode may be inexact) */
 static KG_ALWAYS_INLINE bool sum_blocks(const struct kg_cpu_strip *t,
                                         const struct shape f, const bool tested)
 {
@@ -167,7 +167,7 @@ static KG_ALWAYS_INLINE bool sum_blocks(const struct kg_cpu_strip *t,
             const float *out = t->out + r * t->out_row + p * KG_LANES;
             kg_v16_store(total[r][p], t->first ? kg_v16_zero() : kg_v16_load(out));
         }
-    const int64_t lines = KG_SIMD_BF16_DOT ? t->lines : 0; /* others are slow enough */
+    const int64_t lines = KG_SIMD_BF16_DOT ? t->lines : 0; /* others load in time */
     const char *ahead = t->ahead;
     for (int64_t s = 0; s < t->steps; s += KG_BLOCK_STEPS) {
         struct sums even, odd;
@@ -192,8 +192,8 @@ static KG_ALWAYS_INLINE bool sum_blocks(const struct kg_cpu_strip *t,
     return true;
 }
 
-/* Not inlined, and called in mode KG_FP_EXACT. One sum after another: it is rare, or the
- * instruction set has no fused multiply-add. */
+/* Not inlined, and called in mode KG_FP_EXACT. Computes one sum at a time: either this is
+ * rare, or the instruction set has no fused multiply-add. */
 static __attribute__((noinline)) void sum_tested(const struct kg_cpu_strip *s, int rows,
                                                  int panels)
 {
@@ -250,7 +250,7 @@ static KG_ALWAYS_INLINE void some_rows(const struct kg_cpu_strip *t, int rows,
         chain(t, (struct shape){most > 7 ? 8 : 1, panels}, pairs);
 }
 
-/* All rows in tiles of about as many. */
+/* All rows, in tiles of nearly equal height. */
 static KG_ALWAYS_INLINE void row_tiles(const struct kg_cpu_strip *s, int64_t rows,
                                        const int most, const int panels, const bool pairs)
 {

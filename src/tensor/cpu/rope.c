@@ -17,8 +17,8 @@ static struct kg_v16 round_lanes(struct kg_v16 x)
     return kg_v16_sub(kg_v16_add(x, magic), magic);
 }
 
-/* sin r and cos r for |r| <= pi/4: Taylor's terms to r^9 and r^10, each below 2^-26 at
- * the end. */
+/* sin r and cos r for |r| <= pi/4: Taylor polynomials of degree 9 and 10, with truncation
+ * errors below 2^-26. */
 static struct rotation small_angle(struct kg_v16 r)
 {
     struct kg_v16 r2 = kg_v16_mul(r, r);
@@ -35,8 +35,8 @@ static struct rotation small_angle(struct kg_v16 r)
                              .sin = kg_v16_fma(kg_v16_mul(r, r2), s, r)};
 }
 
-/* a = n pi/2 + r, pi/2 in three parts, each product exact within the FMA; then the
- * quadrant n mod 4. For |a| < 2^20 the error of either is below 2^-23. */
+/* a = n pi/2 + r, with pi/2 in three parts, each product exact within the FMA; then the
+ * quadrant n mod 4. For |a| < 2^20, the errors of sine and cosine are below 2^-23. */
 static struct rotation rotation_of(struct kg_v16 a)
 {
     struct kg_v16 one = kg_v16_set1(1.0f);
@@ -46,7 +46,7 @@ static struct rotation rotation_of(struct kg_v16 a)
     r = kg_v16_fnma(n, kg_v16_set1(-0x1.777a5cp-25f), r);
     r = kg_v16_fnma(n, kg_v16_set1(-0x1.ee59dap-50f), r);
     struct rotation t = small_angle(r);
-    /* q in -2..2; odd: sine and cosine change places */
+    /* q in -2..2; odd: sine and cosine are exchanged */
     struct kg_v16 q = kg_v16_fnma(kg_v16_set1(4.0f),
                                   round_lanes(kg_v16_mul(n, kg_v16_set1(0.25f))), n);
     struct kg_v16 q2 = kg_v16_mul(q, q);
@@ -56,14 +56,14 @@ static struct rotation rotation_of(struct kg_v16 a)
                                          minus);
     struct kg_v16 s = kg_v16_select_gt(odd, half, t.cos, t.sin);
     struct kg_v16 c = kg_v16_select_gt(odd, half, t.sin, t.cos);
-    struct kg_v16 flip = kg_v16_select_gt(q2, two, minus, one); /* q = +-2 turns both */
+    struct kg_v16 flip = kg_v16_select_gt(q2, two, minus, one); /* q = +-2 negates both */
     struct kg_v16 s_sign = kg_v16_select_gt(kg_v16_set1(-0.5f), q, minus, flip);
     struct kg_v16 c_sign = kg_v16_select_gt(odd, half, kg_v16_sub(kg_v16_zero(), q),
                                             flip);
     return (struct rotation){.cos = kg_v16_mul(c, c_sign), .sin = kg_v16_mul(s, s_sign)};
 }
 
-/* All heads of one row, pairs [i, i+lanes) of the `pairs` of each. */
+/* All heads of one row: pairs [i, i+lanes) of each head. */
 static void rotate_row(struct kg_mat x, int64_t n, int head_dim, int64_t pairs, int64_t i,
                        int lanes, struct rotation t)
 {

@@ -13,7 +13,6 @@ static void copy_row(struct kg_mat dst, int64_t to, struct kg_mat src, int64_t f
            (size_t)src.cols * bytes);
 }
 
-/* In order on one thread: where a destination occurs twice, the last row stays. */
 kg_status kg_cpu_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err)
 {

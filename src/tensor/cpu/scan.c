@@ -11,7 +11,7 @@
 #include "tensor/cpu/parallel_internal.h"
 #include "tensor/cpu/product_internal.h"
 
-enum { UNITS_A_TIME = 4 }; /* that a thread takes from the list */
+enum { UNITS_A_TIME = 4 }; /* that a thread takes at once */
 
 static void widen(float *to, const struct kg_codes *m, int64_t panel)
 {
@@ -25,7 +25,7 @@ static void widen(float *to, const struct kg_codes *m, int64_t panel)
             kg_v16_store(to + i, kg_v16_load_i8((const int8_t *)m->data + at + i));
 }
 
-/* All queries by `panels` panels that are fp32, which begin at column `col` of c. */
+/* All queries times `panels` fp32 panels, which begin at column `col` of c. */
 static void multiply(struct kg_mat c, struct kg_mat a, const float *wide, int panels,
                      int64_t col)
 {

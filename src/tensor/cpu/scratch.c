@@ -31,8 +31,7 @@ static void kept_free(void *block)
 
 static void start(void) { has_key = pthread_key_create(&key, kept_free) == 0; }
 
-/* The calling thread's, made at its first call.   returns borrowed, or NULL with err
- * set */
+/* The calling thread's blocks.   returns borrowed; NULL with err set */
 static struct kept *kept_get(struct kg_err *err)
 {
     pthread_once(&start_once, start);

@@ -12,7 +12,7 @@ enum { TILE_ROWS = 4, TILE_VECS = KG_TILE_PANELS > 1 ? 4 : 1 };
 
 #define KG_ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* The right operand: fp32, or bf16 that is widened where it is read. */
+/* The right operand: fp32, or bf16 that is widened when read. */
 struct right {
     const void *data;
     int64_t row;
@@ -141,7 +141,7 @@ void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *s
     }
 }
 
-/* A pair of bf16 and a float are one dword each. */
+/* Moves floats as pairs of bf16; both are one dword. */
 static void transpose_16(float *dst, int64_t ldd, const float *src, int64_t lds)
 {
     struct kg_pairs w[KG_LANES];
@@ -160,8 +160,8 @@ void kg_cpu_tile_transpose(float *dst, int64_t ldd, const float *src, int64_t ld
             transpose_16(dst + c * ldd + r, ldd, src + r * lds + c, lds);
 }
 
-/* Sixteen keys and sixteen pairs of columns: the pair's halves are two rows of dst.
- * Rows past the last one repeat it. */
+/* Sixteen keys times sixteen pairs of columns; the halves of a pair are in two rows of
+ * dst. Rows after the last one repeat it. */
 static void transpose_pairs(float *dst, int64_t ldd, const uint16_t *src, int64_t lds,
                             int rows)
 {
