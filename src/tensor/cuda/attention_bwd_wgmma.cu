@@ -30,10 +30,10 @@
 #include "tensor/cuda/twos_internal.h"
 
 enum { SHARERS = 2, TILE_WARPS = KG_FOUR_WARPS / KG_WARP };
-/* Registers of a thread that brings, and of one that computes. */
+/* Registers per thread of the producer warps, and of the consumer warps. */
 enum { FEWER = 24, MORE = 240 };
 
-/* Own is k, v and met is q, dO for keys; for rows the reverse. */
+/* For keys, own is k, v and met is q, dO; for rows the reverse. */
 struct sides {
     struct kg_boxes own[2], met[2];
     struct kg_boxes rows; /* of kg_cuda_given */
@@ -47,23 +47,23 @@ template <int HD, bool KEYS> struct shape {
         BOTH = 2 * SIDE,
         BYTES = BOTH + (KEYS ? KG_KV_BLOCK * (int)sizeof(struct kg_cuda_brought) : 0),
         STAGES = HD == 64 ? 8 : 4,
-        OWN = SHARERS * BOTH /* before the places */
+        OWN = SHARERS * BOTH /* before the stages */
     };
 };
 
-/* What four warps own, and what they meet of the places. */
+/* What four warps own, and the places (each 64 met rows) that they use. */
 struct walk {
-    int row;        /* the first one */
-    int n;          /* that exist, at most 64; 0 or less: none */
-    int first, end; /* places */
-    int ahead;      /* position of the own first row; for keys, the position of the met
-                       first row less that of the own first key */
+    int row;        /* first own row */
+    int n;          /* existing own rows, at most 64; 0 or less: none */
+    int first, end; /* of the places */
+    int ahead; /* position of the first own row; for keys, position of the first met row
+                * minus that of the first own key */
 };
 struct unit {
     struct walk of[SHARERS];
-    int row;    /* the first one that is met */
-    int n;      /* rows of the sequence from there on */
-    int places; /* that they take */
+    int row;    /* first met row */
+    int n;      /* rows of the sequence from it on */
+    int places; /* for these rows */
 
     __device__ bool find_keys(const struct kg_attn &a);
     __device__ bool find_rows(const struct kg_attn &a, int head);
@@ -82,8 +82,8 @@ template <int HD, bool KEYS> static constexpr int asked_bytes(void)
     return bytes;
 }
 
-/* ---- who computes what ---- */
-/* Blocks of keys 2 i and 2 i + 1, or one block less. */
+/* ---- division of work ---- */
+/* Key blocks 2 i and 2 i + 1; both one lower if the first one is alone in its pair. */
 __device__ bool unit::find_keys(const struct kg_attn &a)
 {
     int s, i;
@@ -137,7 +137,7 @@ __device__ bool unit::find_rows(const struct kg_attn &a, int head)
     return true;
 }
 
-/* The columns of a block of threads, and of its turn h of those of a group's heads. */
+/* Heads that a block of threads owns, meets and writes in its turn h of n. */
 template <bool KEYS> struct heads {
     int n, own, met, written;
 
@@ -153,7 +153,7 @@ template <bool KEYS> struct heads {
     }
 };
 
-/* ---- the thread that brings ---- */
+/* ---- the producer thread ---- */
 template <int HD>
 static __device__ void bring(char *to, const struct kg_boxes (&from)[2], int row, int col,
                              struct kg_barrier *full)
@@ -176,7 +176,7 @@ static __device__ void bring_all(const struct kg_cuda_places &p, struct behind *
     struct kg_cuda_turn t = {0, 0, KG_TRIES};
 
     kg_barrier_expect(&behind->own, SHARERS * S::BOTH);
-    for (int w = 0; w < SHARERS; w++) /* one that is not there brings the other's */
+    for (int w = 0; w < SHARERS; w++) /* if it is empty, loads the other's */
         bring<HD>(p.at - S::OWN + w * S::BOTH, m.own, u.of[u.of[w].n > 0 ? w : 1 - w].row,
                   heads<KEYS>(g, 0).own * HD, &behind->own);
     for (int h = 0; h < heads_n; h++)
@@ -193,9 +193,9 @@ static __device__ void bring_all(const struct kg_cuda_places &p, struct behind *
         }
 }
 
-/* ---- the warps that compute ---- */
-/* Bytes to the c-th sixteen factors of rows of a side, and of its columns. maybe_unused,
- * here and below: devices before 9.0 have no kernels that call them. */
+/* ---- the consumer warps ---- */
+/* Byte offset of the c-th sixteen factors of a side's rows, and of its columns.
+ * maybe_unused, here and below: devices before 9.0 have no kernels that call these. */
 [[maybe_unused]] static __device__ constexpr int sixteen(int c)
 {
     return c / 4 * KG_BOX_BYTES + c % 4 * 32;
@@ -236,7 +236,7 @@ static __device__ void ask_sum(float sum[HD / 8][4], const uint32_t x[4][4],
     kg_products_end();
 }
 
-/* Left factors of products over sixteen of the met. */
+/* Left factors of products over sixteen met rows each. */
 [[maybe_unused]] static __device__ void round_pairs(uint32_t to[4][4],
                                                     const float s[8][4])
 {
@@ -252,7 +252,7 @@ struct alignas(8) row {
     float lse, d;
 };
 
-/* Those of a thread's scores: of met rows 8 n + e, or of own rows 8 h. */
+/* For a thread's scores: of met rows 8 n + e (keys), or of own rows 8 h. */
 template <bool KEYS> struct rows {
     enum { N = KEYS ? 16 : 2 };
     struct row of[N];
@@ -269,11 +269,11 @@ template <bool KEYS> struct rows {
     }
 };
 
-/* Where a thread's 32 scores of a place are: own row first + 8 h, met row
- * 8 n + 2 (lane % 4) + e. */
+/* A thread's 32 scores of a place: at own row first + 8 h, met row 8 n + 2 (lane % 4) +
+ * e. */
 template <bool KEYS> struct view {
-    int diff; /* position of a row less that of a key, where n, e and h are 0 */
-    int left; /* met rows of the sequence; less than 64 in the last place only */
+    int diff; /* position of a row minus that of a key, for n = e = h = 0 */
+    int left; /* met rows that exist; less than 64 in the last place only */
     bool masked;
 
     __device__ bool sees(int n, int h, int e) const
@@ -284,7 +284,7 @@ template <bool KEYS> struct view {
     }
 };
 
-/* Scores become p. */
+/* Replaces scores by p. */
 template <bool MASKED, bool KEYS>
 static __device__ void weigh(float s[8][4], const struct rows<KEYS> &rows,
                              const struct view<KEYS> &v, float in)
@@ -303,7 +303,7 @@ static __device__ void weigh(float s[8][4], const struct rows<KEYS> &rows,
         }
 }
 
-/* dO.v becomes ds. */
+/* Replaces dO.v by ds. */
 template <bool MASKED, bool KEYS>
 static __device__ void slope(float ds[8][4], const float p[8][4],
                              const struct rows<KEYS> &rows, const struct view<KEYS> &v)
@@ -322,7 +322,7 @@ static __device__ void slope(float ds[8][4], const float p[8][4],
         }
 }
 
-/* dk and dv, or dq alone. */
+/* dk and dv, or only dq. */
 template <int HD, bool KEYS> struct sums {
     float a[HD / 8][4];
     float b[KEYS ? HD / 8 : 1][4];
@@ -348,13 +348,13 @@ template <int HD, bool KEYS> struct sums {
     }
 };
 
-/* Where four warps are. */
+/* Position of four warps in the pipeline. */
 struct four {
     struct kg_cuda_turn at;
-    int parity; /* of the next meeting of all */
+    int parity; /* of the next kg_cuda_meet */
 };
 
-/* Rows of a place from `n` on become zeros, by all warps that compute. */
+/* Zeros the rows of a place from `n` on, by all consumer warps. */
 template <int HD>
 static __device__ void hide(struct four *f, struct kg_barrier *meets, char *place, int n)
 {
@@ -371,7 +371,7 @@ static __device__ void hide(struct four *f, struct kg_barrier *meets, char *plac
     kg_cuda_meet(&f->at, &f->parity, meets);
 }
 
-/* to's rows from w.row on <- sum, or to + sum, times scale */
+/* to's rows from w.row on <- sum, or (adds) to + sum, times scale */
 template <int HD>
 static __device__ void write(const struct kg_mat &to, float (&sum)[HD / 8][4],
                              const struct walk &w, int col, bool adds, float scale)
@@ -399,7 +399,7 @@ static __device__ void write(const struct kg_mat &to, float (&sum)[HD / 8][4],
     }
 }
 
-/* Of the own rows from `row` on; of those that do not exist, zeros. */
+/* lse and d of the own rows from `row` on; zeros for rows that do not exist. */
 [[maybe_unused]] static __device__ void take_own(struct rows<false> &to,
                                                  const struct kg_cuda_given &g,
                                                  const struct walk &w, int row)
@@ -419,7 +419,7 @@ static __device__ void write(const struct kg_mat &to, float (&sum)[HD / 8][4],
     }
 }
 
-/* Four warps, and what is theirs. */
+/* Four consumer warps and their data. */
 template <int HD, bool KEYS> struct computer {
     typedef shape<HD, KEYS> S;
     struct four f;
@@ -427,7 +427,7 @@ template <int HD, bool KEYS> struct computer {
     struct factors<HD> own[2];
     struct sums<HD, KEYS> sum;
     struct rows<KEYS> rows;
-    int row; /* the first own one of a thread */
+    int row; /* the thread's first own row */
 
     __device__ void begin(const struct kg_cuda_places &p, struct kg_barrier *there,
                           const struct kg_cuda_given &g, const struct walk &w, int which)
@@ -444,7 +444,7 @@ template <int HD, bool KEYS> struct computer {
         if constexpr (!KEYS)
             take_own(rows, g, w, row);
     }
-    /* returns the place that is there now, without rows after the sequence's last */
+    /* returns the current place when it is full, with rows after the sequence zeroed */
     __device__ char *come(const struct kg_cuda_places &p, struct kg_barrier *meets,
                           int left)
     {
@@ -461,7 +461,7 @@ template <int HD, bool KEYS> struct computer {
         kg_cuda_leave(p, f.at.place);
         kg_cuda_go_on<S::STAGES>(&f.at);
     }
-    /* Places from `i` on, which are the others'. */
+    /* Passes over places [i, end), which only the other warps use. */
     __device__ void pass(const struct kg_cuda_places &p, struct behind *behind, int i,
                          int end)
     {
@@ -470,8 +470,8 @@ template <int HD, bool KEYS> struct computer {
             leave(p);
         }
     }
-    /* dv += p dO and dk += ds q, or dq += ds k, of what is at `met`.   brought: with it
-     * for keys, from the thread's first row on */
+    /* dv += p dO and dk += ds q, or dq += ds k, for the place at `met`.   brought: for
+     * keys, lse and d of it, from the thread's first row on */
     __device__ void add(struct kg_factors_at met, const struct kg_cuda_brought *brought,
                         int side, const struct view<KEYS> &v, float in)
     {
@@ -511,7 +511,7 @@ template <int HD, bool KEYS> struct computer {
         kg_products_wait<0>();
         sum.are_there();
     }
-    /* Place i. */
+    /* Computes place i. */
     __device__ void meet(const struct kg_cuda_places &p, struct behind *behind,
                          const struct walk &w, int i, int side, float in)
     {
@@ -560,7 +560,7 @@ static __device__ void walk_all(struct kg_mat a, struct kg_mat b,
     }
 }
 
-/* The first four warps bring, by one thread, and give their registers to the others. */
+/* One thread of the first four warps produces; they give registers to the others. */
 template <int HD, bool KEYS>
 static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
     backward(struct kg_mat a, struct kg_mat b, struct kg_cuda_given g,
@@ -596,7 +596,7 @@ static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
 }
 
 /* ---- launches ---- */
-/* Rows of all operands can be boxes, and results can be written two at a time. */
+/* *m <- the operands as boxes.   returns false: the device or an operand has none */
 static bool describe(struct sides *m, const struct kg_cuda_given &g, bool keys)
 {
     const struct kg_attn &a = g.a;

@@ -17,11 +17,11 @@
 enum {
     LANES = KG_CUDA_LANES,
     WARPS = KG_ROW_THREADS / KG_WARP,
-    WIDEST = 2048, /* a tile */
+    WIDEST = 2048, /* columns of the widest tile */
     FOURS = WIDEST / (4 * KG_ROW_THREADS)
 };
 
-/* Of a (row, tile): first relative to the tile's maxima, then to the row's. */
+/* Sums of a (row, tile), relative first to the tile's maxima, then to the row's. */
 struct sums {
     double s;       /* sum exp(z - m) */
     double e;       /* sum exp(z - m) (z - m) */
@@ -46,12 +46,12 @@ struct tiles {
     int64_t n;
 };
 
-/* A (row, tile) that some lanes have: columns [first, first+cols) of what is there. */
+/* The (row, tile) of some lanes: columns [first, first+cols) of the pass. */
 struct place {
     int64_t row;
-    int64_t tile; /* of those at a time */
+    int64_t tile; /* within the pass */
     int64_t first;
-    int64_t cols; /* 0: beyond the last row */
+    int64_t cols; /* 0: after the last row */
     int lane;
 };
 
@@ -65,8 +65,8 @@ static __device__ struct place place_of(struct kg_mat z, struct tiles t, int lan
     return {row, tile, first, cols, (int)(threadIdx.x % (unsigned)lanes)};
 }
 
-/* ---- what rows ask for ---- */
-/* Of all rows, on the device; NULL is not wanted. */
+/* ---- requested ids ---- */
+/* Results of all rows, on the device; NULL: not wanted. */
 struct results {
     double *lse;
     double *set_logp;
@@ -80,7 +80,7 @@ struct results {
     int32_t *top_ids;
 };
 
-/* The rows [first, ..) of a block; slot K is the target. */
+/* Ids of the rows [first, ..) of a pass; slot K is the target. */
 struct slots {
     int64_t first;
     int64_t k;
@@ -95,7 +95,7 @@ static __device__ int32_t id_at(struct slots s, int64_t n, int64_t slot)
     return s.target ? s.target[n] : -1;
 }
 
-/* Where the slot's result is kept; NULL: not wanted. */
+/* Where the slot's result is stored; NULL: not wanted. */
 static __device__ float *kept_at(struct results r, struct slots s, int64_t n,
                                  int64_t slot)
 {
@@ -104,7 +104,7 @@ static __device__ float *kept_at(struct results r, struct slots s, int64_t n,
     return r.logp ? r.logp + n : NULL;
 }
 
-/* The logits of a tile, as they are until lse is known. */
+/* Stores the requested logits of a tile; finish_asked subtracts lse. */
 static __device__ void keep_asked(struct results r, struct slots s, const float *z,
                                   int64_t column, struct place p)
 {
@@ -120,7 +120,7 @@ static __device__ void keep_asked(struct results r, struct slots s, const float 
 }
 
 /* ---- sums of a tile ---- */
-/* Of a block, which has a (row, tile): columns column_of(i) + j. */
+/* A thread's part of a (row, tile), which a block has: columns column_of(i) + j. */
 struct mine {
     float at[FOURS][4];
 };
@@ -130,7 +130,7 @@ static __device__ int column_of(int i)
     return 4 * (i * KG_ROW_THREADS + (int)threadIdx.x);
 }
 
-/* Of a block's threads; to: shared. */
+/* Maximum over a block's threads; to: shared memory. */
 static __device__ float largest_of(float to[WARPS], float m)
 {
     for (unsigned apart = KG_WARP / 2; apart > 0; apart /= 2) {
@@ -147,7 +147,7 @@ static __device__ float largest_of(float to[WARPS], float m)
     return m;
 }
 
-/* Logits that a product left become z. */
+/* Replaces logits as products leave them by z, in registers and in memory. */
 static __device__ void scale(struct mine *z, float *row, int cols,
                              struct kg_cuda_scale by, int64_t n)
 {
@@ -165,7 +165,7 @@ static __device__ void scale(struct mine *z, float *row, int cols,
     }
 }
 
-/* 16 bytes at a time, which rows are padded to; beyond the end -inf. */
+/* Loads z, 16 bytes at a time (rows are padded to that); -inf after the end. */
 static __device__ void bring(struct mine *z, float *row, int cols,
                              struct kg_cuda_scale by, int64_t n)
 {
@@ -184,14 +184,14 @@ static __device__ void bring(struct mine *z, float *row, int cols,
         scale(z, row, cols, by, n);
 }
 
-/* What lanes add, shared. */
+/* The terms that lanes add, in shared memory. */
 struct alignas(16) terms {
     float x[WIDEST]; /* exp(z - m) */
     float d[WIDEST]; /* z - m, or p - q */
     float m[WARPS];
 };
 
-/* returns m */
+/* to->x, to->d <- exp(z - m), z - m.   returns m */
 static __device__ float make_terms(struct terms *to, const struct mine *z)
 {
     float m = -INFINITY;
@@ -217,7 +217,7 @@ static __device__ float make_terms(struct terms *to, const struct mine *z)
     return m;
 }
 
-/* p - q instead of the anchor's z - m */
+/* anchor->d <- p - q */
 static __device__ void make_gaps(struct terms *anchor, const struct terms *t,
                                  const struct mine *z, const struct mine *zq,
                                  double between)
@@ -231,7 +231,7 @@ static __device__ void make_gaps(struct terms *anchor, const struct terms *t,
         }
 }
 
-/* By a warp, as the next two; its halves do the same. */
+/* By one warp, as the next two functions; its halves compute the same. */
 static __device__ void add(double *to, const float *x, int cols)
 {
     double s = 0.0;
@@ -272,7 +272,7 @@ static __device__ void add_apart(double *to, const float *x, bool forward, const
         *to = s;
 }
 
-/* What a tile's logits are still to be multiplied by, and what is asked of them. */
+/* Scales not yet applied to a tile's logits, and the results wanted of them. */
 struct wishes {
     struct kg_cuda_scale by;
     struct kg_cuda_scale anchor;
@@ -281,7 +281,7 @@ struct wishes {
     float *maxima; /* (rows, all tiles), or NULL */
 };
 
-/* The only one that reads what products leave: all others find z. */
+/* Only this kernel reads logits as products leave them: it stores z for all others. */
 template <bool ANCHOR>
 static __global__ void __launch_bounds__(KG_ROW_THREADS)
     sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq, struct tiles t,
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
     struct terms *const anchor = terms + ANCHOR;
     const struct place p = place_of(z, t, KG_ROW_THREADS);
     const int cols = (int)p.cols;
-    /* a quarter of a multiprocessor has the same warp of all blocks */
+    /* rotated, because a quarter of a multiprocessor runs the same warp of all blocks */
     const int warp = (int)((threadIdx.x / KG_WARP + blockIdx.x) % WARPS);
     struct stat *to = stats + p.row * t.all + t.first + p.tile;
     float *row = kg_cuda_f32(z, p.row) + p.first, *other = row;
@@ -330,7 +330,7 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
     keep_asked(w.results, w.slots, row, t.first * t.width + p.first, p);
 }
 
-/* By a warp: exponentials by 32, added as they come. Words without a bit cost nothing. */
+/* By one warp: 32 exponentials at a time, added in order; skips words without a bit. */
 static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint32_t *bits,
                                 int64_t words, struct tiles t)
 {
@@ -358,7 +358,7 @@ static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint3
         stat->of.set = sum;
 }
 
-/* ---- what rows asked for ---- */
+/* ---- results of requested ids ---- */
 static __global__ void finish_asked(struct results r, struct slots s)
 {
     const int64_t n = s.first + blockIdx.x, end = kg_cuda_end(s.k + 1);
@@ -374,7 +374,7 @@ static __global__ void finish_asked(struct results r, struct slots s)
 }
 
 /* ---- the k largest ---- */
-/* (rows, n, k) of a block, n tiles at a time */
+/* (rows, n, k) of a pass, whose n tiles have one list each */
 struct lists {
     struct kg_cuda_top *at;
     int32_t *counts;
@@ -397,7 +397,7 @@ static __global__ void offer(struct lists l, struct kg_mat z, struct tiles t)
         l.counts[list] = top.count;
 }
 
-/* By a warp: a row's lists into the first of them. */
+/* By one warp: merges a row's lists into the first. */
 static __global__ void finish_top(struct results r, struct lists l, int64_t first,
                                   int64_t rows)
 {
@@ -421,7 +421,7 @@ static __global__ void finish_top(struct results r, struct lists l, int64_t firs
     }
 }
 
-/* ---- the rows, when all tiles are there ---- */
+/* ---- rows, after all tiles ---- */
 struct maxima {
     double m;
     double mq;
@@ -458,7 +458,7 @@ static __device__ void finish_anchor(struct results r, int64_t n, const struct s
         r.anchor_lse[n] = x.m + kg_real_log(sum->s) - (x.m - x.mq) - l;
 }
 
-/* set: the row's, for set_logp alone */
+/* set: the row's; only used for set_logp */
 static __device__ void finish_row(struct results r, int64_t n, const struct sums *sum,
                                   struct maxima x, const struct kg_cuda_set *set)
 {
@@ -473,7 +473,7 @@ static __device__ void finish_row(struct results r, int64_t n, const struct sums
         finish_anchor(r, n, sum, x);
 }
 
-/* A block a row; sets (rows of the block) */
+/* A block per row; sets (rows of the pass) */
 static __global__ void finish_rows(struct results r, const struct stat *stats,
                                    const struct kg_cuda_set *sets, int64_t first,
                                    int64_t tiles)
@@ -512,25 +512,25 @@ static __global__ void finish_rows(struct results r, const struct stat *stats,
 struct job {
     const struct kg_head_out *out;
     const struct kg_draws *draws; /* NULL: no tokens */
-    bool whole;                   /* rows at a time have their logits in one piece */
-    bool truncates;               /* a row at least */
-    struct kg_head h;             /* what counts of it, arrays of the host */
+    bool whole;                   /* a pass has rows with all their logits */
+    bool truncates;               /* some row truncates */
+    struct kg_head h;             /* the inputs that are used; host arrays */
     struct kg_head_anchor anchor;
     int64_t n;
     int64_t vocab;
-    int64_t rows;               /* at a time */
-    struct tiles tiles;         /* at a time */
-    struct kg_cuda_asked asked; /* of the device, as all below */
+    int64_t rows;               /* per pass */
+    struct tiles tiles;         /* per pass */
+    struct kg_cuda_asked asked; /* on the device, as all below */
     struct results results;
     struct kg_cuda_drawing drawing;
-    float *logits; /* (rows, V) where whole, else (rows, tiles) */
+    float *logits; /* (rows, V) if whole, else (rows, tiles) */
     float *anchor_logits;
     struct stat *stats; /* (rows, all tiles) */
     struct lists lists;
     uint32_t *bits; /* (rows, words) */
 };
 
-/* Rows at a time: of whole ones no more than KG_DEV_WHOLE bytes have room for. */
+/* Rows per pass; if whole, at most as many as KG_DEV_WHOLE bytes hold. */
 static int64_t rows_at_a_time(const struct job *job)
 {
     const int64_t each = job->truncates ? (int64_t)sizeof(struct kg_draw_candidate) +
@@ -542,13 +542,13 @@ static int64_t rows_at_a_time(const struct job *job)
     return job->whole ? kg_cuda_min(rows, most > 1 ? most : 1) : rows;
 }
 
-/* What nobody will read is left out. */
+/* Leaves out inputs that no result needs. */
 static void plan(struct job *job, const struct kg_head_out *out, const struct kg_head *h,
                  const struct kg_draws *draws)
 {
     const int64_t n = h->hidden.rows, vocab = h->weight.rows;
     const int64_t width = kg_head_tile_width(vocab), all = kg_cuda_pieces(vocab, width);
-    int64_t strips; /* at a time */
+    int64_t strips; /* per pass */
 
     job->out = out;
     job->draws = draws;
@@ -616,8 +616,7 @@ static void give_results(const struct results *r, const struct job *job)
     kg_cuda_fill(out->top_ids, r->top_ids, NULL, n, job->h.top_k);
 }
 
-/* Columns from one row of logits to the next: aligned as libraries ask for it, wherever
- * the vocabulary ends. */
+/* Columns from one row of logits to the next: a multiple of 8, as libraries require. */
 static int64_t padded(int64_t cols) { return (cols + 7) / 8 * 8; }
 
 static void place_work(struct job *job, struct kg_cuda_piece *p)
@@ -642,7 +641,7 @@ static void place_work(struct job *job, struct kg_cuda_piece *p)
     job->lists.k = job->h.top_k;
 }
 
-/* Of the rows at a time, in tiles t. */
+/* Logits of a pass's rows in tiles t. */
 static struct kg_mat logits_of(const struct job *job, float *logits, int64_t rows,
                                struct tiles t)
 {
@@ -722,7 +721,7 @@ static void finish(const struct job *job, int64_t first, int64_t rows)
                   job->results, job->lists, first, rows);
 }
 
-/* Logits that are wanted on the host, of all rows or of some. */
+/* Copies logits that are wanted on the host, of all rows or of some. */
 static void give_logits(const struct job *job, int64_t first, int64_t rows)
 {
     const int64_t vocab = job->vocab;
@@ -775,7 +774,7 @@ template <typename T> static void keep_one(T *to, const T *from, int64_t n)
         kg_dev_copy(to, from, (uint64_t)n * sizeof *to);
 }
 
-/* For the backward. */
+/* Keeps results for the backward. */
 static void keep(const struct job *job)
 {
     const struct kg_cuda_asked *a = &job->asked;
@@ -793,7 +792,7 @@ static void keep(const struct job *job)
     keep_one(k.found.entropy, r->entropy, job->n);
 }
 
-/* host: what goes up, then what comes down; the device has the same and the work. */
+/* host: inputs, then results; device memory begins with the same, then has scratch. */
 static kg_status run_head(struct job *job, char *host, uint64_t up, uint64_t both,
                           uint64_t all, struct kg_err *err)
 {
@@ -842,7 +841,7 @@ kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
     return host ? run_head(&job, host, up, both, p.used, err) : err->code;
 }
 
-/* Operands and results are there, as their caller placed them. */
+/* The caller's operands and results are already on the device. */
 kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
                        const struct kg_head *h, struct kg_err *err)
 {

@@ -20,10 +20,10 @@ extern "C" {
 #include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"
 
-enum { BLOCK_ROWS = 1024, GROUP = 4 /* blocks, of at most so many bytes */ };
+enum { BLOCK_ROWS = 1024, GROUP = 4 /* most blocks of a group */ };
 enum { GROUP_BYTES = 256 << 20 };
 
-/* What a row multiplies, see cpu/head_bwd.c; single ones for most columns. */
+/* Numbers of a row in the formula of cpu/head_bwd.c; floats for most columns. */
 struct factors {
     double lse;
     double apart; /* lse less the anchor's */
@@ -39,10 +39,10 @@ struct factors {
     float k0_single, k1_single, kr_single, kf_single;
 };
 
-/* Of the rows that have a gradient. An array is NULL where nothing of its kind is wanted;
- * the two of a set are 0 where it is of all ids. */
+/* Inputs for the rows that have a gradient; arrays that are not needed are NULL. a_set
+ * and set_logp are 0 for a set of all ids. */
 struct given {
-    int32_t *row; /* their places in hidden */
+    int32_t *row; /* indices of these rows in hidden */
     double *a_target;
     double *a_indices; /* (n,K) */
     double *a_entropy;
@@ -56,7 +56,7 @@ struct given {
 
 static __device__ double term(const double *x, int64_t n) { return x ? x[n] : 0.0; }
 
-/* Coefficients of what was asked about of row n, added in order. */
+/* Sum of the coefficients of row n's ids, in order. */
 static __device__ double sum_a(const struct given &u, int64_t k, int64_t n)
 {
     double sum = 0.0;
@@ -66,7 +66,7 @@ static __device__ double sum_a(const struct given &u, int64_t k, int64_t n)
     return sum + (u.a_target && u.asked.target[n] >= 0 ? u.a_target[n] : 0.0);
 }
 
-/* Of rows [n0, n0+rows), each with k ids. */
+/* Factors of rows [n0, n0+rows), each with k ids. */
 static __global__ void derive(struct factors *to, struct given u, int64_t k, int64_t n0,
                               int64_t rows)
 {
@@ -100,7 +100,7 @@ static __global__ void derive(struct factors *to, struct given u, int64_t k, int
 }
 
 /* ---- dz of a column ---- */
-/* Of the strip's columns [first, ..) and the block's rows. */
+/* A strip's columns [first, ..) for a block's rows. */
 struct strip {
     struct kg_mat dz;
     struct kg_mat z;
@@ -109,7 +109,7 @@ struct strip {
     const struct factors *factors;
     const uint32_t *bits; /* (rows, words), NULL without sets */
     int64_t words;
-    struct kg_cuda_scale by; /* of z: logits are as products left them */
+    struct kg_cuda_scale by; /* not yet applied to z */
     struct kg_cuda_scale anchor_by;
 };
 
@@ -125,7 +125,7 @@ static __device__ bool in_set(const struct strip *s, int64_t n, int64_t v)
     return s->factors[n].ks != 0.0 && s->bits[n * s->words + id / 32] >> id % 32 & 1;
 }
 
-/* In double, where a_v and p_v sum a may cancel. */
+/* In double, because a_v and p_v sum a may cancel. */
 static __device__ double double_at(const struct strip *s, int64_t n, int64_t v)
 {
     const struct factors *f = s->factors + n;
@@ -139,7 +139,7 @@ static __device__ double double_at(const struct strip *s, int64_t n, int64_t v)
     return p * (x + f->kr * (d - f->r)) - f->kf * p * kg_real_expm1(-d);
 }
 
-/* Without an anchor, and with one. */
+/* dz without an anchor, and with one. */
 static __device__ float plain_of(const struct factors *f, float z)
 {
     const float lp = z - f->lse_high - f->lse_low;
@@ -158,7 +158,7 @@ static __device__ float anchored_of(const struct factors *f, float z, float zq)
                   f->kf_single * gap);
 }
 
-/* Of the softcap: 1 - (z / (t cap))^2 */
+/* Derivative of the softcap: 1 - (z / (t cap))^2 */
 static __device__ float slope_of(const struct strip *s, int64_t n, float z)
 {
     const float t = kg_cuda_inv_temp(s->by, n), cap = s->by.softcap;
@@ -174,7 +174,7 @@ static __device__ void store_double(const struct strip *s, int64_t n, int64_t v,
 }
 
 /* ---- columns with a coefficient ---- */
-/* Of a block's rows; slot K is the target. */
+/* Coefficients of a block's rows; slot K is the target. */
 struct coefs {
     int64_t k;
     const int32_t *target; /* (rows) with a_target, or NULL */
@@ -194,8 +194,8 @@ static __device__ double coef_at(struct coefs c, int64_t n, int64_t slot, int32_
     return index ? c.a_indices[n * c.k + slot] : c.a_target[n];
 }
 
-/* What all slots of an id give it; the first of them writes. Of a block of threads, ids
- * in the columns that it has. */
+/* Adds the coefficients of all slots of an id; the first of these slots writes dz. A
+ * block of threads does this for ids in its columns. */
 static __device__ void fill_asked(const struct strip *s, const struct coefs &c, int64_t n)
 {
     const int64_t most = KG_EIGHT * KG_ROW_THREADS, from = blockIdx.y * most;
@@ -224,7 +224,7 @@ static __device__ void fill_asked(const struct strip *s, const struct coefs &c, 
 }
 
 /* ---- dz of a strip ---- */
-/* What the product left becomes z. */
+/* Loads what the product left, and stores z. */
 static __device__ struct kg_cuda_eights bring(const struct kg_mat &z,
                                               struct kg_cuda_scale by, int64_t n,
                                               int64_t v, bool together)
@@ -282,37 +282,37 @@ static __global__ void fill(struct strip s, struct coefs c, bool together)
 
     if (v < s.dz.cols)
         fill_eight(&s, n, v, together);
-    __syncthreads(); /* what others made of the logits, and their dz */
+    __syncthreads(); /* z and dz of other threads are complete */
     fill_asked(&s, c, n);
 }
 
-/* ---- which rows, and their factors: by the host ---- */
+/* ---- rows with a gradient, chosen by the host ---- */
 struct job {
     const struct kg_head_grad *g;
-    struct kg_head h; /* what counts of it, arrays of the host */
+    struct kg_head h; /* the inputs that are used; host arrays */
     struct kg_head_anchor anchor;
     int64_t n;     /* rows that have a gradient */
     int64_t block; /* rows per block */
-    int64_t group; /* rows of the blocks that meet a strip together */
+    int64_t group; /* rows of the blocks that share a strip */
     int64_t width; /* of a strip */
-    int32_t *row;  /* of the host (n): their places in hidden, ascending */
+    int32_t *row;  /* host (n): indices of these rows in hidden, ascending */
 };
 
-/* A group's, of the device; logits are a block's. */
+/* Device memory of a group; z and zq are of a block. */
 struct work {
     struct factors *factors; /* (group) */
     char *hidden;            /* (group, D) ct */
     char *anchor_hidden;
     char *dz;       /* (group, width) ct */
     float *z;       /* (block, width) */
-    float *zq;      /* the same, with an anchor */
+    float *zq;      /* as z, with an anchor */
     float *dhidden; /* (group, D) */
     uint32_t *bits; /* (group, words), with sets */
 };
 
 static double at(const double *a, int64_t n) { return a ? a[n] : 0.0; }
 
-/* Of what was asked about, anything. */
+/* Whether an id of the row has a coefficient. */
 static bool has_a(const struct job *job, int64_t n)
 {
     const struct kg_head *h = &job->h;
@@ -336,7 +336,7 @@ static bool has_gradient(const struct job *job, int64_t n)
            at(g->a_kl_forward, n) != 0.0 || a_set(job, n) != 0.0 || has_a(job, n);
 }
 
-/* Without what has no gradient. */
+/* Leaves out inputs that no gradient needs. */
 static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_head *h)
 {
     const int64_t n = h->hidden.rows;
@@ -370,7 +370,7 @@ static void choose_rows(struct job *job)
 }
 
 /* ---- arrays ---- */
-/* What goes up in every case, and what does where the forward kept nothing. */
+/* Inputs: always sent (given), and sent only if the forward kept nothing (known). */
 static void place_given(struct given *u, struct kg_cuda_piece *p, const struct job *job)
 {
     const struct kg_head_grad *g = job->g;
@@ -424,7 +424,7 @@ static void fill_known(const struct given *u, const struct job *job)
     kg_cuda_asked_fill(&u->asked, &job->h, job->row, job->n);
 }
 
-/* to[i] <- from[row[i]], `each` of them */
+/* to[i] <- from[row[i]], `each` elements per row */
 template <typename T>
 static __global__ void pick(T *to, const T *from, const int32_t *row, int64_t n,
                             int64_t each)
@@ -443,7 +443,7 @@ static void launch_pick(T *to, const T *from, const struct given *u, int64_t n,
                   each);
 }
 
-/* What the forward left, of the rows that have a gradient. */
+/* Copies what the forward kept for the rows that have a gradient. */
 static void pick_known(const struct given *u, const struct job *job)
 {
     struct kg_cuda_kept k;
@@ -476,7 +476,7 @@ static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job
     kg_cuda_take(p, &w->bits, h->sets ? rows * kg_cuda_set_words(h->weight.rows) : 0);
 }
 
-/* As many blocks as have room, one at least; results do not depend on it. */
+/* As many blocks as fit, at least one; results do not depend on it. */
 static void choose_group(struct job *job)
 {
     struct kg_cuda_piece p = {NULL, 0};
@@ -490,11 +490,11 @@ static void choose_group(struct job *job)
     }
 }
 
-/* ---- the walk ---- */
+/* ---- groups and strips ---- */
 /* Rows [n0, n0+rows) of those that have a gradient. */
 struct group {
     const struct job *job;
-    const struct given *u; /* of the device, from its first row on */
+    const struct given *u; /* on the device, from the first row of all */
     const struct work *w;
     int64_t n0;
     int64_t rows;
@@ -553,7 +553,7 @@ static kg_status fill_block(struct kg_mat dz, const struct group *g, int64_t fir
     return KG_OK;
 }
 
-/* Block by block dW += dz^T hidden, then dhidden (=|+=) dz W, over one strip */
+/* Block by block dW += dz^T hidden; then dhidden (=|+=) dz W; over one strip. */
 static kg_status run_strip(const struct group *g, int64_t first, struct kg_err *err)
 {
     const struct kg_head *h = &g->job->h;
@@ -594,7 +594,7 @@ static kg_status run_group(const struct group *g, struct kg_err *err)
     return kg_cuda_scatter_rows(g->job->g->dhidden, row, dhidden_of(g), err);
 }
 
-/* host: what goes up */
+/* host: inputs to send, `up` bytes */
 static kg_status run(const struct job *job, char *host, uint64_t up, uint64_t all,
                      struct kg_err *err)
 {

@@ -44,15 +44,15 @@ enum {
 };
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 enum { OWN_ROWS = 128, YES = 1, NO };
-enum { WGMMA_MORE = 64 /* rows than this, as its tiles have 128 */ };
+enum { WGMMA_MORE = 64 /* rows or fewer: not tried, as its tiles have 128 */ };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
-/* Stand for kedge's kernels among plans of the library; they make any number of rows. */
+/* Stand for kedge's kernels in lists of plans; they compute any number of rows. */
 static const struct kg_lt_plan own = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
                                        UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 static const struct kg_lt_plan wgmma = {{UINT64_MAX}};
 
-/* Plans of the bits, the fastest first. */
+/* Plans with the reference's bits, fastest first. */
 struct bucket {
     struct kg_lt_plan plans[CHOICES];
     int n;
@@ -62,24 +62,24 @@ struct bucket {
 struct pinned {
     struct pinned *next;
     enum kg_matmul_kind kind;
-    int64_t n, k;        /* TN: of C, rows in the place of k */
+    int64_t n, k;        /* TN: columns and rows of C */
     enum kg_dtype dtype; /* of C */
     bool accumulate;
     struct kg_lt_plan reference;
-    const struct kg_lt_plan *tokens; /* TN: an own one, of all chunks; NULL: none */
+    const struct kg_lt_plan *tokens; /* TN: kedge's kernel for whole chunks; NULL: none */
     bool tokens_known;
-    uint64_t rows[DISTINCT];        /* digests; not of sums over tokens, as all below */
-    struct bucket buckets[BUCKETS]; /* the last: the reference alone */
-    /* by rows: 0 unknown, a plan of its bucket + 1, PADDED: none of them */
+    uint64_t rows[DISTINCT];        /* digests; these and all below: not for TN */
+    struct bucket buckets[BUCKETS]; /* the last one: only the reference */
+    /* by rows: 0: unknown; index of a plan in the bucket + 1; PADDED: no plan fits */
     uint8_t choice[MANY + 1];
     uint8_t by_own[OWN_ROWS + 1]; /* by rows: 0 unknown, YES, NO */
 };
 static struct pinned *pins;
 
 /* ---- memory ---- */
-/* Of a trial, or of padded operands. */
+/* Memory of a trial, or of padded operands. */
 static struct {
-    char *memory; /* owned, until products end */
+    char *memory; /* owned, until kg_cuda_blas_end */
     uint64_t bytes;
 } room;
 
@@ -99,7 +99,7 @@ kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err)
     return KG_OK;
 }
 
-/* From the place of one to that of the next. */
+/* Bytes of a matrix, such that the next one is aligned. */
 static uint64_t bytes_of(struct kg_mat m)
 {
     const uint64_t bytes = (uint64_t)(m.rows * m.cols) * kg_dtype_traits(m.dtype)->bytes;
@@ -124,7 +124,7 @@ static bool is_aligned(struct kg_mat m)
     return m.cols % 8 == 0 && m.stride % 8 == 0 && (uintptr_t)m.data % 16 == 0;
 }
 
-/* By what does not change with the rows of a product. */
+/* Whether the library computes this product. The number of rows does not affect it. */
 static bool takes(struct kg_mat c, struct kg_mat a, struct kg_mat b)
 {
     return a.dtype == KG_BF16 && is_aligned(a) && is_aligned(b) && is_aligned(c) &&
@@ -134,14 +134,14 @@ static bool takes(struct kg_mat c, struct kg_mat a, struct kg_mat b)
 /* ---- trials ---- */
 enum { WEIGHTS = 4 };
 
-/* Operands of some rows, all that a plan is judged by. */
+/* Operands of m rows, with which plans are compared. */
 struct trial {
     const struct pinned *of;
     int64_t m;
     struct kg_mat a, b, c;
     uint64_t *digests;              /* (m) */
-    char *more;                     /* where memory is left */
-    struct kg_mat weights[WEIGHTS]; /* b, and copies as there is memory for */
+    char *more;                     /* unused memory of room */
+    struct kg_mat weights[WEIGHTS]; /* b, and copies if memory is left */
     int n_weights;
 };
 
@@ -152,7 +152,7 @@ static __host__ __device__ uint64_t scramble(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* A sign, an exponent of -4..3, and what bits of the mantissa the type has. */
+/* A sign, an exponent of -4..3, and as many random mantissa bits as the type has. */
 static __device__ void store_drawn(struct kg_mat m, int64_t r, int64_t c, uint64_t drawn,
                                    bool negative)
 {
@@ -165,9 +165,9 @@ static __device__ void store_drawn(struct kg_mat m, int64_t r, int64_t c, uint64
         kg_cuda_f32(m, r)[c] = kg_cuda_of_bits(bits);
 }
 
-/* Factors of vectors, which are rows, or columns (down). Those of the second half are
- * those of the first once more, in every other vector of a (cancels) with the other sign:
- * there a sum is what roundings leave of it. */
+/* Random vectors, which are rows or (down) columns. The second half repeats the first; of
+ * a (cancels), only in odd vectors and with the opposite sign. As b's half repeats, too,
+ * a sum with an odd vector consists of rounding errors alone. */
 static __global__ void draw_factors(struct kg_mat m, uint64_t seed, bool down,
                                     bool cancels)
 {
@@ -184,7 +184,7 @@ static __global__ void draw_factors(struct kg_mat m, uint64_t seed, bool down,
     }
 }
 
-/* What is added to, or what must be overwritten. */
+/* Sums that the product is added to; or (none) NaN, which it must overwrite. */
 static __global__ void draw_sums(struct kg_mat m, bool none)
 {
     const int64_t r = blockIdx.x, end = kg_cuda_end(m.cols);
@@ -198,7 +198,7 @@ static __global__ void draw_sums(struct kg_mat m, bool none)
                         false);
 }
 
-/* Of the bits of each row, whatever order they are added in; a warp a row. */
+/* Digest of each row's bits, in any order of additions; one warp per row. */
 static __global__ void digest(uint64_t *digests, struct kg_mat m)
 {
     const int64_t r = blockIdx.x;
@@ -216,8 +216,8 @@ static __global__ void digest(uint64_t *digests, struct kg_mat m)
         digests[r] = sum;
 }
 
-/* A step of a model multiplies by each weight once, so it comes from memory: copies keep
- * a trial's out of the cache, as far as they do not fit there together. */
+/* A step of a model reads each weight once, from memory. So trials use copies of a weight
+ * in turn, as far as memory allows: together they do not fit the cache. */
 static void copy_weights(struct trial *t)
 {
     const uint64_t bytes = bytes_of(t->b);
@@ -253,7 +253,7 @@ static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
     return kg_dev_done("trial of a product", err);
 }
 
-/* By a plan of the library, or without it. */
+/* Runs a plan of the library or a kernel of kedge. */
 static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c,
                           const float *old, struct kg_mat a, struct kg_mat b,
                           const struct pinned *p, struct kg_err *err)
@@ -268,7 +268,7 @@ static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c,
     return KG_OK;
 }
 
-/* What a trial's product adds to: c itself. */
+/* What a trial's product is added to: c itself, or nothing (NULL). */
 static const float *sums_of(const struct trial *t)
 {
     return t->of->accumulate ? (const float *)t->c.data : NULL;
@@ -280,7 +280,7 @@ static kg_status run_trial(const struct trial *t, const struct kg_lt_plan *plan,
     return run_plan(plan, t->c, sums_of(t), t->a, t->b, t->of, err);
 }
 
-/* digests (m) <- what the plan gives; UNSUPPORTED where it gives nothing */
+/* digests (m) <- those of the plan's result; EUNSUPPORTED: the plan has none */
 static kg_status judge(uint64_t *digests, const struct trial *t,
                        const struct kg_lt_plan *plan, struct kg_err *err)
 {
@@ -300,7 +300,7 @@ static bool are_all(const uint64_t *digests, int64_t m, const uint64_t rows[DIST
     return true;
 }
 
-/* *same: the plan gives the reference's bits. */
+/* *same <- whether the plan gives the reference's bits */
 static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_plan *plan,
                          struct kg_err *err)
 {
@@ -338,7 +338,7 @@ static kg_status offer(struct kg_lt_plan *plans, int *n, int max, const struct p
                          p->kind, err);
 }
 
-/* After those that are as fast: the order of the library's own reckoning. */
+/* Inserts a plan after those that are as fast: ties keep the library's order. */
 static void insert(struct bucket *b, double *seconds, const struct kg_lt_plan *plan,
                    double time)
 {
@@ -365,7 +365,7 @@ static bool is_among(const struct kg_lt_plan *plans, int n, const struct kg_lt_p
     return false;
 }
 
-/* What may make m rows; reference: NULL where there is none yet. */
+/* Plans and kernels that may compute m rows; reference: NULL if not chosen yet. */
 static kg_status list_choices(struct kg_lt_plan plans[CHOICES], int *n,
                               const struct pinned *p, int64_t m,
                               const struct kg_lt_plan *reference, struct kg_err *err)
@@ -434,7 +434,7 @@ static kg_status choose_among(uint8_t *choice, const struct bucket *b,
     return KG_OK;
 }
 
-/* For m rows: the first of its bucket that gives the bits there. */
+/* Chooses for m rows: the first plan of the bucket that gives the reference's bits. */
 static kg_status choose(struct pinned *p, int64_t m, struct kg_err *err)
 {
     const int i = bucket_of(m);
@@ -458,15 +458,15 @@ static kg_status refuse(const struct pinned *p, const char *why, struct kg_err *
                    (long long)p->n, (long long)p->k, why);
 }
 
-/* Plans of the same bits, by the first of them that may be the reference. */
+/* A class of plans with the same bits, and its first plan that may be the reference. */
 struct plan_class {
     struct kg_lt_plan reference;
     uint64_t rows[DISTINCT]; /* digests */
-    int members;             /* plans for 16, 64, 256 and SMALL rows */
+    int members;             /* plans for 16, 64, 256 and SMALL rows with these bits */
 };
 
-/* The bits are those of SMALL rows, of which each DISTINCT ones are the same again.
- * *why: NULL, or why a plan has none. */
+/* The bits are those for SMALL rows, in which row r equals row r % DISTINCT. *why <-
+ * NULL, or why the plan defines none */
 static kg_status define_bits(struct plan_class *c, const char **why,
                              const struct trial *t, struct kg_err *err)
 {
@@ -540,8 +540,8 @@ static kg_status count_members(struct plan_class *classes, int n, const struct p
     return KG_OK;
 }
 
-/* The first of those with most members: neither time nor what was pinned before it has a
- * part in it. One class is not counted. */
+/* Chooses the first class with most members: neither times nor earlier choices affect it.
+ * A single class is not counted. */
 static kg_status choose_class(struct pinned *p, struct kg_err *err)
 {
     struct plan_class classes[REFERENCES], *best = classes;
@@ -618,7 +618,7 @@ static kg_status find(struct pinned **found, struct kg_mat c, int64_t k,
 /* Rows of a product: c = a b, or old + a b. */
 struct rows {
     struct kg_mat c;
-    const float *old; /* as c lies; NULL: none */
+    const float *old; /* in c's layout; NULL: none */
     struct kg_mat a, b;
 };
 
@@ -651,8 +651,8 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
 }
 
-/* A plan that gives the bits for *m rows, or *m <- the next number of rows of those that
- * end a bucket: at SMALL that is the reference. */
+/* *plan <- one that gives the bits for *m rows. If none does, *m <- the next last row
+ * count of a bucket for which one does; for SMALL the reference does. */
 static kg_status choose_plan(const struct kg_lt_plan **plan, int64_t *m, struct pinned *p,
                              struct kg_err *err)
 {
@@ -667,7 +667,7 @@ static kg_status choose_plan(const struct kg_lt_plan **plan, int64_t *m, struct 
     return KG_OK;
 }
 
-/* *m <- how many of the rows that are left are made together */
+/* *m <- how many of the remaining rows to compute at once */
 static kg_status choose_piece(int64_t *m, struct pinned *p, int64_t left,
                               struct kg_err *err)
 {
@@ -697,8 +697,8 @@ static kg_status run_rows(struct rows of, enum kg_matmul_kind kind, struct kg_er
     return KG_OK;
 }
 
-/* Chunk by chunk, by the reference. A last chunk of a length that the plan does not make
- * is an own product. */
+/* Chunk by chunk, by the reference. If it does not support the length of the last chunk,
+ * kedge's kernel computes that one. */
 static kg_status run_chunks(const struct pinned *p, struct kg_mat c, const float *old,
                             struct kg_mat a, struct kg_mat b, struct kg_err *err)
 {
@@ -722,7 +722,7 @@ static kg_status run_chunks(const struct pinned *p, struct kg_mat c, const float
 }
 
 /* ---- sums over tokens at once ---- */
-/* By an own kernel, or NULL: chunk by chunk. */
+/* By a kernel of kedge; plan NULL: chunk by chunk. */
 static kg_status run_all(const struct kg_lt_plan *plan, const struct pinned *p,
                          struct kg_mat c, const float *old, struct kg_mat a,
                          struct kg_mat b, struct kg_err *err)
@@ -732,12 +732,12 @@ static kg_status run_all(const struct kg_lt_plan *plan, const struct pinned *p,
     if (plan == &own)
         kg_cuda_product_mma(c, a, b, KG_MATMUL_TN, old);
     else if (!kg_cuda_product_wgmma(c, a, b, KG_MATMUL_TN, old, -1))
-        return run_chunks(p, c, old, a, b, err); /* it is there no more */
+        return run_chunks(p, c, old, a, b, err); /* wgmma was left out since the trial */
     return KG_OK;
 }
 
-/* Of two chunks, as a sum of each is what roundings leave: two that cancel each other are
- * zero by any kernel. *fits: there is room for it, which is not made for this. */
+/* Two chunks, in each of which sums cancel. (If one chunk cancelled the other, any kernel
+ * would give zeros.) *fits <- whether `room` is large enough; it is not enlarged. */
 static kg_status begin_tokens(bool *fits, struct trial *t, const struct pinned *p,
                               struct kg_err *err)
 {
@@ -773,7 +773,7 @@ static kg_status begin_tokens(bool *fits, struct trial *t, const struct pinned *
     return kg_dev_done("trial of a product", err);
 }
 
-/* *all <- of the digests of c's rows, as they lie, the digest */
+/* *all <- the digest of the digests of c's rows */
 static kg_status judge_tokens(uint64_t *all, const struct trial *t,
                               const struct kg_lt_plan *plan, bool add, struct kg_err *err)
 {
@@ -796,7 +796,7 @@ static kg_status run_timed_tokens(const void *arg, int i, struct kg_err *err)
     return run_all(of->plan, t->of, t->c, (const float *)t->c.data, t->a, t->b, err);
 }
 
-/* p->tokens <- the own kernel that is faster than chunk by chunk, with the same bits */
+/* p->tokens <- the fastest kernel of kedge with the bits of chunk by chunk, if faster */
 static kg_status try_tokens(struct pinned *p, struct kg_err *err)
 {
     const struct kg_lt_plan *const plans[] = {NULL, &wgmma, &own};
@@ -824,8 +824,8 @@ static kg_status try_tokens(struct pinned *p, struct kg_err *err)
     return KG_OK;
 }
 
-/* Whole chunks by an own kernel, if there is one: of a shorter one the reference may have
- * been none, and its bits were not tried. */
+/* Whole chunks by kedge's kernel, if one is chosen. It was not tried with a shorter
+ * chunk, whose bits may not be the reference's (run_chunks). */
 static kg_status run_tokens(struct kg_mat c, const float *old, struct kg_mat a,
                             struct kg_mat b, struct kg_err *err)
 {
@@ -879,8 +879,8 @@ kg_status kg_cuda_blas_is_own(bool *is, struct kg_mat c, struct kg_mat a, struct
     return KG_OK;
 }
 
-/* ---- what is said of classes ---- */
-/* *members, *fastest: of all that may make the rows of a trial; *own_seconds */
+/* ---- measurements for a table of plans ---- */
+/* row <- tried, members, fastest_seconds and own_seconds, for the rows of a trial */
 static kg_status measure_class(struct kg_plan_row *row, const struct trial *t,
                                struct kg_err *err)
 {
@@ -900,7 +900,7 @@ static kg_status measure_class(struct kg_plan_row *row, const struct trial *t,
         row->members += same;
         KG_TRY(kg_blas_time(&time, run_timed, &one, err));
         time /= 2 * KG_DEV_REPEATS;
-        row->own_seconds = time; /* the last */
+        row->own_seconds = time; /* own is the last one */
         if (i == 0 || time < row->fastest_seconds)
             row->fastest_seconds = time;
     }
@@ -930,8 +930,8 @@ kg_status kg_cuda_plans(struct kg_plan_row *row, int64_t rows, int64_t n, int64_
     return measure_class(row, &t, err);
 }
 
-/* ---- which library, and which bits ---- */
-/* The plans that a reference is chosen by, and their order. */
+/* ---- identity of library and bits ---- */
+/* Hashes the plans from which a reference is chosen, in their order. */
 static uint64_t hash_offers(uint64_t hash, const struct pinned *p, int64_t m)
 {
     struct kg_lt_plan plans[OFFERED];
@@ -948,7 +948,7 @@ static uint64_t hash_offers(uint64_t hash, const struct pinned *p, int64_t m)
     return scramble(hash + (uint64_t)n);
 }
 
-/* Of weights of a few shapes, by no data. */
+/* Hash of the offers for weights of a few shapes; runs no product. */
 static uint64_t references(void)
 {
     static const int64_t shapes[][2] = {
