@@ -10,10 +10,9 @@
 #include "tensor/cuda/attention_internal.h"
 
 enum { TILE = KG_ATTN_ROWS, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
-enum { DEPTH = 32, PAD = 4 /* banks */ };
+enum { DEPTH = 32, PAD = 4 /* against bank conflicts */ };
 
-/* What a thread has of its rows, i = 4 (thread / 16) + r; column j is thread % 16 + 16
- * c. */
+/* A thread's rows, i = 4 (thread / 16) + r; columns j = thread % 16 + 16 c. */
 struct rows {
     float acc[EACH][EACH]; /* sum of p v */
     float m[EACH];         /* running maximum */
@@ -22,7 +21,7 @@ struct rows {
 
 typedef float slice[DEPTH][TILE + PAD];
 
-/* to[d][r] <- element d of row r's query, times scale; beyond either, 0 */
+/* to[d][r] <- element d of row r's query, times scale; 0 outside */
 static __device__ void bring_queries(slice &to, const struct kg_attn &a,
                                      const struct kg_cuda_tile &t, int d)
 {
@@ -64,7 +63,7 @@ static __device__ void bring_values(slice &to, const struct kg_attn &a,
     }
 }
 
-/* s[r][c] <- a chain over the head dimension */
+/* s[r][c] <- chains over the head dimension */
 static __device__ void score(float s[EACH][EACH], slice &left, slice &right,
                              const struct kg_attn &a, const struct kg_cuda_tile &t,
                              int64_t row, int n)
@@ -92,7 +91,7 @@ static __device__ void score(float s[EACH][EACH], slice &left, slice &right,
 
 static __device__ float larger(float a, float b) { return a > b ? a : b; }
 
-/* The keys of a block that each of a thread's rows sees. */
+/* The keys of a block that each of a thread's rows sees: [from, end). */
 struct keys {
     int from[EACH];
     int end[EACH];
@@ -103,8 +102,8 @@ static __device__ bool sees(const struct keys &k, int r, int key)
     return key >= k.from[r] && key < k.end[r];
 }
 
-/* Scores of row r become p = exp(s - m); m, l and acc move to the new maximum. A row that
- * sees nothing yet stays as it is. */
+/* Replaces the scores of row r by p = exp(s - m), and scales l and acc to the new maximum
+ * m. A row that has seen no key is unchanged. */
 static __device__ void soften(float s[EACH], struct rows *w, int r, const struct keys &k,
                               float softcap)
 {

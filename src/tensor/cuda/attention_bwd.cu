@@ -17,14 +17,14 @@
 #include "tensor/cuda/attention_internal.h"
 
 enum { TILE = KG_ATTN_ROWS, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
-enum { DEPTH = 32, PAD = 4 /* banks */, LANES = 16 };
+enum { DEPTH = 32, PAD = 4 /* against bank conflicts */, LANES = 16 };
 
 typedef float slice[DEPTH][TILE + PAD];
 typedef float square[TILE][TILE + PAD];
 
-/* ---- before ---- */
-/* D of each row and head: sixteen lanes as the CPU's. For the matrix instruction dO is
- * rounded as its products have it, and kept so where `kept` is there; D goes with lse. */
+/* ---- preparation ---- */
+/* D of each row and head, by sixteen lanes as on the CPU. For the matrix instruction, dO
+ * is rounded as for products (stored if `kept` has data), and D is stored with lse. */
 static __global__ void __launch_bounds__(KG_ROW_THREADS)
     products(struct kg_cuda_given g, struct kg_mat kept, struct kg_mat o)
 {
@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
         g.d.data[i] = sum;
 }
 
-/* Rows that no sequence holds get a zero gradient. */
+/* Zeros the gradients: no other kernel writes rows that no sequence holds. */
 static __global__ void clear(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv)
 {
     const struct kg_mat all[] = {dq, dk, dv};
@@ -135,7 +135,7 @@ static __device__ void multiply(float s[EACH][EACH], slice &left, slice &right,
     }
 }
 
-/* s and dO.v become p and ds. */
+/* Replaces s and dO.v by p and ds. */
 static __device__ void soften(float *s, float *ds, float softcap, float lse, float d)
 {
     float x = *s, slope = 1.0f, p;
@@ -329,7 +329,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         float p[EACH][EACH], ds[EACH][EACH];
 
         if (kg_cuda_first_block(g.a, t) > block)
-            break; /* its window has passed the block, and so have later ones */
+            break; /* this and later windows begin after the block */
         recompute(p, ds, left, right, g, t, block, n);
         keep(held, p);
         add_rows(to_v, held, right, g.dout, g, t, 1.0f, col);
@@ -352,8 +352,8 @@ static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
               dv, *g);
 }
 
-/* D, or for the matrix instruction rows, and as far as there is room dO in bf16 and each
- * head's sums.   kept: dO where it is to be rounded, else no data */
+/* D or, for the matrix instruction, rows; and if memory allows, dO in bf16 and the sums
+ * of each head.   kept: dO if it must be rounded, else no data */
 static void place(struct kg_cuda_piece *p, struct kg_cuda_given *g, struct kg_mat *kept)
 {
     const struct kg_attn *a = &g->a;

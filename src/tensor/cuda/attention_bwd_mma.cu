@@ -18,7 +18,7 @@
  */
 #include "tensor/cuda/attention_internal.h"
 
-/* Sixteens of a block's 64 keys or rows that a warp has: two where registers suffice. */
+/* EACH: sixteens of a block's 64 keys or rows per warp; two if registers suffice. */
 template <int HD, bool CAPPED> struct shape {
     enum { EACH = HD == 64 && !CAPPED ? 2 : 1, THREADS = KG_ATTN_THREADS / EACH };
 };
@@ -27,9 +27,9 @@ template <int EACH> static __device__ int first_of_warp(void)
     return (int)threadIdx.x / 32 * 16 * EACH;
 }
 
-/* Rows that a warp's left factors meet: keys and values, or q, dout and what belongs to
- * them. Rows that are not there are zeros, of which nothing is added. Two of these hold
- * 64 rows of either while they are made left factors. */
+/* Rows that meet a warp's left factors: keys and values; or q, dout, and their lse and d.
+ * Missing rows are zeros, so they add nothing. While left factors are loaded, each of two
+ * stages holds all 64 rows of one matrix (all_of). */
 template <int HD> struct stage {
     enum { ROWS = HD == 64 ? 64 : 32 };
     struct kg_cuda_eight a[ROWS][HD / 8 + 1];
@@ -43,7 +43,7 @@ static __device__ struct kg_cuda_eight (*all_of(struct stage<HD> *s))[HD / 8 + 1
     return (struct kg_cuda_eight(*)[HD / 8 + 1]) s;
 }
 
-/* a, b <- what was brought to either stage as a warp's left factors */
+/* a, b <- the warp's left factors, from what was loaded into the two stages */
 template <int HD, int EACH>
 static __device__ void both_left(uint32_t (&a)[EACH][HD / 16][4],
                                  uint32_t (&b)[EACH][HD / 16][4],
@@ -92,8 +92,8 @@ template <int EACH, int N> static __device__ void clear(float (&sum)[EACH][N][4]
                 sum[m][c][i] = 0.0f;
 }
 
-/* s <- a times rows first + 8 n.. of the stage's a, ds likewise of b, over the head
- * dimension */
+/* s <- a times rows first + 8 n.. of the stage's a; ds <- b times those of its b; both
+ * over the head dimension */
 template <int HD, int EACH, int N>
 static __device__ void multiply(float (&s)[EACH][N][4], float (&ds)[EACH][N][4],
                                 const uint32_t (&a)[EACH][HD / 16][4],
@@ -123,7 +123,7 @@ static __device__ void multiply(float (&s)[EACH][N][4], float (&ds)[EACH][N][4],
         }
 }
 
-/* s and dO.v become p and ds */
+/* Replaces s and dO.v by p and ds */
 template <bool CAPPED>
 static __device__ void soften(float *s, float *ds, float lse, float d,
                               struct kg_cuda_scores by, bool seen)
@@ -136,7 +136,7 @@ static __device__ void soften(float *s, float *ds, float lse, float d,
     *s = seen ? p : 0.0f;
 }
 
-/* sum += x (16 x 16 of each sixteen: results n, n + 1) times rows first.. of `right` */
+/* sum += x times rows first.. of `right`; x: per sixteen, 16 x 16 in results n, n + 1 */
 template <int EACH, int N, int W, int COLS>
 static __device__ void add(float (&sum)[EACH][COLS][4], const float (&x)[EACH][N][4],
                            int n, const struct kg_cuda_eight (*right)[W], int first)
@@ -163,11 +163,11 @@ static __device__ void add(float (&sum)[EACH][COLS][4], const float (&x)[EACH][N
 }
 
 /* ---- dq ---- */
-/* A thread's row of a tile; of one beyond the last, zeros. */
+/* A thread's row of a tile; zeros after the last row. */
 struct row {
     float lse;
     float d;
-    int last; /* position */
+    int last; /* its position */
 };
 
 static __device__ struct row row_of(const struct kg_cuda_given &g,
@@ -182,7 +182,7 @@ static __device__ struct row row_of(const struct kg_cuda_given &g,
             kg_cuda_position(t, r)};
 }
 
-/* The warp's rows against the stage's keys, CHUNK at a time. */
+/* The warp's rows with the stage's keys, CHUNK at a time. */
 template <bool CAPPED, bool MASKED, int HD, int EACH>
 static __device__ void
 add_keys(float (&sum)[EACH][HD / 8][4], const uint32_t (&q)[EACH][HD / 16][4],
@@ -262,7 +262,7 @@ static __global__ void __launch_bounds__(shape<HD, CAPPED>::THREADS,
         rows[h] = row_of(g, t, first + lane / 4 + 8 * h);
     const int whole = kg_cuda_position(t, 0) + 1; /* keys that all rows see */
     const int end = kg_cuda_position(t, t.rows - 1) + 1;
-    const int passed = kg_cuda_first_key(g.a, end - 1); /* not all see those before */
+    const int passed = kg_cuda_first_key(g.a, end - 1); /* first key that all rows see */
     const int from = kg_cuda_first_key(g.a, whole - 1) / ROWS * ROWS;
     const int64_t keys = t.seq.keys;
     const int col = t.kv_head * HD;
@@ -289,10 +289,10 @@ static __global__ void __launch_bounds__(shape<HD, CAPPED>::THREADS,
 /* A block of keys. */
 struct block {
     int first;     /* row in k and v */
-    int n;         /* keys of the sequence from there on */
-    int before;    /* position of the first */
-    int from, end; /* positions that see some of them */
-    int row;       /* of position 0 in q; it may be before the first row */
+    int n;         /* keys of the sequence from it on */
+    int before;    /* position of the first key */
+    int from, end; /* positions that see some of these keys */
+    int row;       /* of position 0 in q; may be before the first row */
 };
 
 static __device__ struct block block_of(const struct kg_attn &a,
@@ -309,8 +309,8 @@ static __device__ struct block block_of(const struct kg_attn &a,
             s.row - s.pos};
 }
 
-/* The warp's keys against the stage's rows, of which the first is at position `at` from
- * the block's first. */
+/* The warp's keys with the stage's rows, of which the first is `at` positions after the
+ * block's first key. */
 template <bool CAPPED, bool MASKED, int HD, int EACH>
 static __device__ void
 add_rows(float (&dk)[EACH][HD / 8][4], float (&dv)[EACH][HD / 8][4],
@@ -335,7 +335,7 @@ add_rows(float (&dk)[EACH][HD / 8][4], float (&dv)[EACH][HD / 8][4],
 
 #pragma unroll
                 for (int h = 0; h < 2 * EACH; h++) {
-                    const int behind = at + r - key - 8 * h; /* keys after this one */
+                    const int behind = at + r - key - 8 * h; /* from key to row */
                     const int i = h % 2 * 2 + e;
 
                     soften<CAPPED>(&s[h / 2][n][i], &ds[h / 2][n][i], lse, d, by,
@@ -382,7 +382,7 @@ walk(float (&dk)[EACH][HD / 8][4], float (&dv)[EACH][HD / 8][4], struct stage<HD
         kg_copies_wait<0>();
         __syncthreads();
         rows_ahead<THREADS>(held + (turn ^ 1), g, b, at + ROWS, kg_anew(head));
-        /* one kind of mask with a softcap: registers */
+        /* with a softcap, one kind of mask, to save registers */
         if (!CAPPED && behind >= KG_KV_BLOCK - 1 &&
             (window == 0 || behind + ROWS <= window))
             add_rows<CAPPED, false>(dk, dv, k, v, now, g.by, behind, window,
@@ -419,7 +419,7 @@ static __device__ void write(struct kg_mat to, float (&sum)[EACH][COLS][4],
     }
 }
 
-/* Of a KV head and all of its group, or of one head. */
+/* For a KV head, from all heads of its group; or (apart) for each head. */
 template <int HD, bool CAPPED>
 static __global__ void __launch_bounds__(shape<HD, CAPPED>::THREADS,
                                          2 * shape<HD, CAPPED>::EACH)
@@ -427,7 +427,7 @@ static __global__ void __launch_bounds__(shape<HD, CAPPED>::THREADS,
 {
     enum { EACH = shape<HD, CAPPED>::EACH, THREADS = shape<HD, CAPPED>::THREADS };
     KG_SHARED(struct stage<HD>, held, [2]);
-    KG_SHARED(struct block, b, [1]); /* not in registers */
+    KG_SHARED(struct block, b, [1]); /* to save registers */
     const bool apart = g.apart[0].data;
     const int group = kg_cuda_group(g.a), y = (int)blockIdx.y;
     const int kv = apart ? y / group : y, heads = apart ? 1 : group;

@@ -20,13 +20,13 @@ template <int HD> struct stage {
     struct kg_cuda_eight k[KG_KV_BLOCK][HD / 8 + 1];
     struct kg_cuda_eight v[KG_KV_BLOCK][HD / 8 + 1];
 };
-/* Blocks that are there or on their way. */
+/* Blocks in shared memory, or being copied. */
 template <int HD> struct stages {
     enum { N = HD == 64 ? 3 : 2, BYTES = N * sizeof(struct stage<HD>) };
 };
 
-/* A value that is no number becomes 0, and its key's scores NaN: of the rows of a tile
- * only those that see it must notice. A thread has half of a key. */
+/* A value that is NaN or infinite becomes 0, and its key's scores NaN: it may affect only
+ * rows that see the key. A thread has half of a key. */
 template <int W>
 static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (*v)[W])
 {
@@ -38,7 +38,7 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
 }
 
 /* ---- from memory ---- */
-/* A group of copies: a block of keys, or nothing after the last one. */
+/* A group of copies: a block of keys, or nothing after the last block. */
 template <int HD>
 static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
                              const struct kg_cuda_tile &t, int block)
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     KG_SHARED_ASKED(struct kg_cuda_eight, room);
     struct stage<HD> *const held = (struct stage<HD> *)room;
     enum { AHEAD = stages<HD>::N - 1 };
-    const int row = (int)threadIdx.x / 32 * 16; /* the warp's first */
+    const int row = (int)threadIdx.x / 32 * 16; /* the warp's first row */
     const struct kg_cuda_scores plain = {a.scale * 0x1.715476p+0f, 0.0f};
     const struct kg_cuda_scores by = PLAIN ? plain : kg_cuda_scores(a);
     uint32_t q[HD / 16][4];
@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
         uint32_t p[8][2];
         float s[8][4];
 
-        ahead(held, a, t, block + AHEAD); /* where the block before stood */
+        ahead(held, a, t, block + AHEAD); /* replaces the previous block */
         kg_copies_wait<AHEAD>();
         __syncthreads();
         if (block == t.last || (!PLAIN && kg_cuda_in_part(a, t, block))) {

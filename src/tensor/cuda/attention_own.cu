@@ -14,7 +14,7 @@ extern "C" {
 #include "tensor/cuda/boxes.h"
 }
 
-/* What the trial found of heads of 64 and 128. */
+/* Results of the trial, for heads of 64 and of 128. */
 struct way {
     bool refused; /* a kernel was not launched */
     struct kg_cuda_others of[2];
@@ -35,7 +35,7 @@ struct trial {
     struct kg_cuda_others *room;
 };
 
-/* Over NULL: *bytes alone. */
+/* memory NULL: only *bytes. */
 static void place(struct trial *t, char *memory, uint64_t *bytes, int hd)
 {
     struct kg_cuda_piece p = {memory, 0};
@@ -81,7 +81,7 @@ static kg_status try_forward(struct trial *t, struct kg_cuda_others *of,
     return kg_cuda_trial_compare(of, t->lse[0], t->lse[1], t->room, err);
 }
 
-/* After try_forward. */
+/* Uses the results of try_forward. */
 static kg_status try_backward(struct trial *t, struct kg_cuda_others *of,
                               struct kg_err *err)
 {
@@ -141,14 +141,14 @@ kg_status kg_cuda_attention_try(struct kg_err *err)
     return status;
 }
 
-/* Heads of 64 and of 128 have kernels of their own. */
+/* Heads of 64 and of 128 have different kernels. */
 static bool is_same(const struct way &w, int head_dim)
 {
     return found.done && !found.left_out && !w.refused && w.of[head_dim / 128].n == 0;
 }
 static bool is_same(const struct way &w) { return is_same(w, 64) && is_same(w, 128); }
 
-/* returns the characters written;   a, b: elements compared of heads of 64 and 128 */
+/* returns the number of characters;   a, b: elements compared, for heads of 64, 128 */
 static int describe_way(char *text, size_t bytes, const char *name, const struct way &w,
                         int a, int b)
 {
@@ -162,7 +162,7 @@ static int describe_way(char *text, size_t bytes, const char *name, const struct
                     w.of[0].n, w.of[1].n, a, b);
 }
 
-/* The backward only where it or the forward is not by wgmma. */
+/* Describes the backward only if it or the forward does not use wgmma. */
 void kg_cuda_attention_describe(char *text, size_t bytes)
 {
     enum { OUT = TRIED * HEADS, GRADIENT = TRIED * (HEADS + 2 * KV_HEADS) };
@@ -178,10 +178,10 @@ void kg_cuda_attention_describe(char *text, size_t bytes)
                      GRADIENT * 64, GRADIENT * 128);
 }
 
-/* ---- who computes it ---- */
-/* Only the device knows how many rows a sequence has: on average a pair of tiles for each
- * KV head, and pairs for a third of the multiprocessors. Fewer rows want the small blocks
- * of the other kernel. */
+/* ---- choice of the kernel ---- */
+/* Only the device knows the rows of each sequence. On average, a sequence must have a
+ * pair of tiles per KV head, and there must be pairs for a third of the multiprocessors.
+ * With fewer rows, the small blocks of the mma kernel are faster. */
 static bool is_large(const struct kg_attn *a)
 {
     enum { PAIR = 2 * KG_ATTN_ROWS, SHARE = 3 };
@@ -197,16 +197,16 @@ void kg_cuda_attention_own(struct kg_mat o, struct kg_vec lse, const struct kg_a
         kg_cuda_attention_mma(o, lse, a);
 }
 
-/* A block of threads begins and ends in about the time of three turns, of heads of 64 of
- * more, and a sequence makes few turns if it is short. */
+/* Starting and ending a block of threads takes as long as about three turns, with heads
+ * of 64 more; and short sequences have few turns. */
 static bool is_long(const struct kg_attn *a)
 {
     return is_large(a) &&
            a->q.rows * a->head_dim >= (int64_t)KG_DEV_LONG * 128 * a->n_seqs;
 }
 
-/* Pairs of key blocks for one and a half times the multiprocessors: the longest walks of
- * all heads of a group then end with the others. */
+/* Requires pairs of key blocks for one and a half times the multiprocessors: then the
+ * longest walks over all heads of a group end at about the same time as the others. */
 bool kg_cuda_attention_in_turn(const struct kg_attn *a)
 {
     enum { PAIR = 2 * KG_KV_BLOCK };

@@ -12,15 +12,15 @@
  */
 #include "tensor/cuda/softmax_internal.h"
 
-/* Of a block of keys, pieces of its keys and then of its values. */
+/* A block of keys is loaded in pieces: of its keys, then of its values. */
 enum { PIECE = 16, OF_KEYS = KG_KV_BLOCK / PIECE, PIECES = 2 * OF_KEYS };
-enum { EIGHT = 8, LANES = KG_ATTN_THREADS / EIGHT /* of a row that is merged */ };
+enum { EIGHT = 8, LANES = KG_ATTN_THREADS / EIGHT /* per merged row */ };
 
 /* A row's sums of a part: acc, then m and l. */
 template <int HD> struct kept {
     float acc[HD];
     float m, l;
-    float pad[6]; /* banks */
+    float pad[6]; /* against bank conflicts */
 };
 
 template <int HD> struct room {
@@ -32,10 +32,10 @@ template <int HD> struct room {
     };
 };
 
-/* How parts are shared. */
+/* Division of the parts among blocks of threads. */
 struct shares {
-    int blocks; /* that share those of a row */
-    int most;   /* parts of a row */
+    int blocks; /* blocks that share the parts of a row */
+    int most;   /* most parts of a row */
     void *sums; /* (N, H, most) kept, if there are several blocks */
 };
 
@@ -53,12 +53,12 @@ static __device__ struct parts parts_of(const struct kg_attn &a,
 }
 
 /* ---- a warp's part ---- */
-/* A warp's place in its blocks of keys, and sixteen bytes of a row of them that a lane
+/* A warp's current block of keys. k, v: the sixteen bytes of its first row that this lane
  * copies first. */
 template <int HD> struct place {
     enum { EACH = 8 * KG_WARP / HD /* rows that the lanes copy at a time */ };
     int block;
-    int n; /* keys that some row sees; beyond the last block 0 */
+    int n; /* keys that some row sees; 0 after the last block */
     const uint16_t *k, *v;
 };
 template <int HD>
@@ -74,7 +74,7 @@ static __device__ struct place<HD> place_of(const struct kg_attn &a,
     return {block, kg_cuda_seen(t, t.rows - 1, block), kg_cuda_bf16(a.k, row) + col,
             kg_cuda_bf16(a.v, row) + col};
 }
-/* The next block of a warp whose parts are `step` apart. */
+/* The next block of a warp; its parts are `step` apart. */
 static __device__ int
 after(int block, int step)
 {
@@ -83,8 +83,8 @@ after(int block, int step)
     return block + 1 + (ends ? (step - 1) * KG_ATTN_PART_BLOCKS : 0);
 }
 
-/* A group of copies: piece i of a block, zeros beyond its keys; or nothing after the last
- * one. */
+/* A group of copies: piece i of a block, zeros after its keys; or nothing after the last
+ * block. */
 template <int HD>
 static __device__ void bring(struct kg_cuda_eight (*to)[HD / 8 + 1],
                              const struct kg_attn &a, const struct place<HD> &at, int i)
@@ -115,8 +115,8 @@ static __device__ unsigned below(int bit)
     return bit <= 0 ? 0 : bit >= 32 ? ~0u : (1u << bit) - 1;
 }
 
-/* Values of a piece that are no numbers become 0, and l of the rows that see them NaN,
- * which makes NaN of the whole row. A lane has half of a key.   key: the first */
+/* Values of a piece that are NaN or infinite become 0, and l of the rows that see them
+ * becomes NaN, and so the whole row. A lane has half of a key.   key: the first one */
 template <int HD, bool PLAIN>
 static __device__ void
 hide(struct kg_cuda_sums<HD> *w, struct kg_cuda_eight (*v)[HD / 8 + 1],
@@ -138,7 +138,7 @@ hide(struct kg_cuda_sums<HD> *w, struct kg_cuda_eight (*v)[HD / 8 + 1],
     }
 }
 
-/* Scores of the rows become p, of rows that are not there 0. */
+/* Replaces scores by p; 0 for rows that do not exist. */
 template <int HD, bool PLAIN>
 static __device__ void soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_sums<HD> *w,
                               const struct kg_attn &a, const struct kg_cuda_tile &t,
@@ -163,7 +163,7 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct kg_cuda_su
     }
 }
 
-/* w += the block at `at`, which moves on */
+/* w += the block at `at`; `at` moves to the next */
 template <int HD, bool PLAIN>
 static __device__ void add_block(struct kg_cuda_sums<HD> *w, struct place<HD> *at,
                                  struct kg_cuda_eight (*ring)[PIECE][HD / 8 + 1],
@@ -197,7 +197,7 @@ static __device__ void add_block(struct kg_cuda_sums<HD> *w, struct place<HD> *a
 }
 
 /* ---- sums of parts ---- */
-/* What a thread merges of its row: every sixteenth column. */
+/* A thread's share of a row in merging: every sixteenth column. */
 template <int HD> struct merged {
     float acc[HD / LANES];
     float m, l;
@@ -230,7 +230,7 @@ static __device__ void add(struct merged<HD> *w, const struct merged<HD> *part)
     w->l = kg_cuda_merge(w->l, part->l, f);
     w->m = f.m;
 }
-/* n parts, `step` apart, in order; several are under way from memory at a time. */
+/* Merges n parts, `step` apart, in order; loads several at once to hide latency. */
 template <int HD>
 static __device__ void merge(struct merged<HD> *w, const struct kept<HD> *part, int step,
                              int n)
@@ -267,7 +267,7 @@ static __device__ void write(struct kg_mat o, struct kg_vec lse,
         lse.data[row * n_heads + head] = kg_cuda_lse(w->m, w->l);
 }
 
-/* *to <- row h of a thread */
+/* *to <- row h of the thread */
 template <int HD>
 static __device__ void keep(struct kept<HD> *to, const struct kg_cuda_sums<HD> *w, int h)
 {
@@ -284,7 +284,7 @@ static __device__ void keep(struct kept<HD> *to, const struct kg_cuda_sums<HD> *
     }
 }
 
-/* The kept sums of row r of a tile. */
+/* The stored sums of row r of a tile. */
 template <int HD>
 static __device__ struct kept<HD> *kept_of(const struct shares &by,
                                            const struct kg_attn &a,
@@ -293,7 +293,7 @@ static __device__ struct kept<HD> *kept_of(const struct shares &by,
            (kg_cuda_query(t, r) * a.n_heads + kg_cuda_head(t, r)) * by.most;
 }
 
-/* A turn of the warps: each keeps its part's sums, and threads merge n of them. */
+/* One turn of the warps: each stores its part's sums, then threads merge n of them. */
 template <int HD>
 static __device__ void merge_turn(struct merged<HD> all[2],
                                   struct kept<HD> (*sums)[EIGHT],
@@ -402,8 +402,8 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS)
 }
 
 /* ---- the slot ---- */
-/* As many blocks for the parts of a row as keep a device busy, if each has a turn, and
- * there is room for their sums. */
+/* As many blocks per row's parts as keep the device busy, if every block has a turn and
+ * the sums fit in memory. */
 static struct shares shares_of(const struct kg_attn *a, int64_t bytes)
 {
     const int64_t most = kg_cuda_pieces(a->most_keys, KG_ATTN_PART);
@@ -417,8 +417,8 @@ static struct shares shares_of(const struct kg_attn *a, int64_t bytes)
     return {(int)blocks, (int)parts, NULL};
 }
 
-/* Without room for the sums a row is not split, which has the same bits: keys for more
- * requests may have all of the memory. What was refused is not asked for again. */
+/* Without memory for the sums, a row is not split; its bits are the same. (The cache may
+ * have taken all memory.) A size that was refused is not requested again. */
 static kg_status find_sums(struct shares *by, uint64_t bytes, struct kg_err *err)
 {
     static uint64_t refused = UINT64_MAX;

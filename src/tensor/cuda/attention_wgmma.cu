@@ -30,17 +30,17 @@
 enum { TILES = 2, TILE_WARPS = KG_FOUR_WARPS / KG_WARP };
 
 /* ---- pairs ---- */
-/* Two tiles of a sequence, the later one first; it may be alone. What comes to a place in
- * its turn i: blocks 0, 1, .. of keys, the last one of tile 1 once for each. */
+/* Two tiles of a sequence, the later one first; or one alone. In turn i, a stage gets
+ * block 0, 1, .. of keys; the last block of tile 1 comes twice, once for each tile. */
 struct pair {
     struct kg_attn_seq seq;
     int kv_head;
-    int index; /* of tile 0, in order of position; that of tile 1 is one less */
-    int last, other_last; /* blocks of their keys */
+    int index;            /* of tile 0, in order of position; tile 1 is one lower */
+    int last, other_last; /* last key blocks of tile 0 and tile 1 */
     bool alone;
 
-    /* Pairs of the next KV head follow one another, each second time backwards: blocks
-     * get long and short ones. */
+    /* Pairs with the next KV head are adjacent. Every other round runs backwards, so that
+     * each block of threads gets long and short ones. */
     __device__ bool find(const struct kg_attn &a, int time, int blocks)
     {
         const int within = time % 2 ? blocks - 1 - (int)blockIdx.x : (int)blockIdx.x;
@@ -61,11 +61,11 @@ struct pair {
     __device__ int block_at(int i) const { return !alone && i > other_last ? i - 1 : i; }
 };
 
-/* A tile among them; in shared memory, to save registers. */
+/* One of the two tiles, and its turns; in shared memory, to save registers. */
 struct turns {
     struct kg_cuda_tile tile;
-    int skipped; /* before this block one turn is the other tile's; -1: before none */
-    int left;    /* turns of the other one at last */
+    int skipped; /* the turn before this block is the other tile's; -1: none */
+    int left;    /* final turns of the other tile */
 
     __device__ void set(const struct pair &p, int which, int group)
     {
@@ -80,25 +80,25 @@ struct turns {
 };
 
 /* ---- shared memory ---- */
-/* After the places, for each tile; the barrier is for its four warps. */
+/* After the stages, for each tile; the barrier is for its four warps. */
 struct behind {
     struct turns turns[TILES];
     struct kg_barrier meets[TILES];
 };
 
-/* A place: keys, then values, as boxes of 64 columns. */
+/* A stage: keys, then values, as boxes of 64 columns. */
 template <int HD> struct shape {
     enum {
         SIDE = HD / KG_BOX * KG_BOX_BYTES, /* 64 rows of q, k or v */
         BYTES = 2 * SIDE,
         STAGES = HD == 64 ? 8 : 5,
-        QUERIES = TILES * SIDE, /* before the places */
+        QUERIES = TILES * SIDE, /* before the stages */
         ASKED = kg_cuda_pipeline_asks(STAGES, BYTES, QUERIES) + (int)sizeof(struct behind)
     };
     static_assert((int)ASKED <= (int)KG_HOPPER_MOST, "shared memory");
 };
 
-/* ---- the thread that brings ---- */
+/* ---- the producer thread ---- */
 template <int HD>
 static __device__ void bring(char *to, const struct kg_boxes *k, const struct kg_boxes *v,
                              int row, int col, struct kg_barrier *full)
@@ -111,7 +111,7 @@ static __device__ void bring(char *to, const struct kg_boxes *k, const struct kg
     }
 }
 
-/* By a warp, of which all lanes look for pairs. */
+/* By one warp, because all lanes search for pairs. */
 template <int HD>
 static __device__ void bring_all(const struct kg_cuda_places &p, const struct kg_attn &a,
                                  const struct kg_boxes *k, const struct kg_boxes *v,
@@ -130,8 +130,8 @@ static __device__ void bring_all(const struct kg_cuda_places &p, const struct kg
         }
 }
 
-/* ---- the warps that compute ---- */
-/* Where four warps are, and what is theirs in shared memory. */
+/* ---- the consumer warps ---- */
+/* State of four warps, and their shared memory. */
 struct four {
     struct kg_cuda_turn at;
     int parity; /* of the next meeting */
@@ -146,8 +146,8 @@ struct four {
     }
 };
 
-/* *f->of, and its rows of q, zeros beyond the last. Those of the tile before are read
- * until all four warps have come. */
+/* *f->of <- the next tile; writes its rows of q, zeros after the last. The old ones are
+ * read until all four warps have met. */
 template <int HD>
 static __device__ void bring_queries(struct four *f, const struct kg_mat &q,
                                      const struct turns &of)
@@ -181,7 +181,7 @@ static __device__ void bring_queries(struct four *f, const struct kg_mat &q,
     kg_cuda_meet(&f->at, &f->parity, f->meets);
 }
 
-/* kg_cuda_hide for a place; a thread has half of a key. */
+/* kg_cuda_hide for a stage; a thread has half of a key. */
 template <int HD> static __device__ void hide(struct four *f, char *k, char *v)
 {
     enum { HALF = HD / 16, BOX_EIGHTS = KG_BOX / 8 };
@@ -218,7 +218,7 @@ template <int HD> static __device__ void clear_scores(float s[8][4])
             s[n][c] = 0.0f;
 }
 
-/* Products s += q k^T, and acc += p v. */
+/* Starts s += q k^T, and acc += p v. */
 template <int HD>
 static __device__ void ask_scores(float s[8][4], const char *q, const char *k)
 {
@@ -239,7 +239,7 @@ static __device__ void ask_values(struct kg_cuda_sums<HD> *w, const uint32_t p[4
     kg_products_end();
 }
 
-/* Scores become p, of the part that goes on or begins;   alpha: factors of acc */
+/* Replaces scores by p, of the same part or a new one.   alpha: factors of acc */
 template <int HD>
 static __device__ void weigh(float alpha[2], float s[8][4], float m[2], float l[2],
                              struct kg_cuda_scores by, const struct kg_cuda_tile &t,
@@ -258,7 +258,7 @@ static __device__ void weigh(float alpha[2], float s[8][4], float m[2], float l[
                 s, &m[h], &l[h], h, by, {0, kg_cuda_seen(t, row + 8 * h, block)});
 }
 
-/* Left factors of products over sixteen keys. */
+/* Left factors: p rounded to bf16, for products over sixteen keys each. */
 template <int HD>
 static __device__ void round_weights(uint32_t p[4][4], const float s[8][4])
 {
@@ -269,7 +269,7 @@ static __device__ void round_weights(uint32_t p[4][4], const float s[8][4])
             p[n / 2][n % 2 * 2 + h] = kg_pair(s[n][2 * h], s[n][2 * h + 1]);
 }
 
-/* Leaves a place of the other tile. */
+/* Skips a stage of the other tile. */
 template <int HD>
 static __device__ void pass(const struct kg_cuda_places &p, struct four *f)
 {
@@ -278,8 +278,8 @@ static __device__ void pass(const struct kg_cuda_places &p, struct four *f)
     kg_cuda_go_on<shape<HD>::STAGES>(&f->at);
 }
 
-/* Waits for a block of the tile; what is no number in its last one is hidden.
- * returns its place */
+/* Waits for a block of the tile; hides values that are NaN or infinite in its last block.
+ * returns its stage */
 template <int HD>
 static __device__ int come_to(const struct kg_cuda_places &p, struct four *f, int block)
 {
@@ -297,7 +297,7 @@ static __device__ int come_to(const struct kg_cuda_places &p, struct four *f, in
     return place;
 }
 
-/* The tile's first block: p <- of its scores. */
+/* The tile's first block: p <- from its scores. */
 template <int HD>
 static __device__ void begin(struct kg_cuda_sums<HD> *part, uint32_t p[4][4],
                              const struct four *f, const char *keys,
@@ -318,7 +318,7 @@ static __device__ void begin(struct kg_cuda_sums<HD> *part, uint32_t p[4][4],
     round_weights<HD>(p, s);
 }
 
-/* A later block: values of the block before are added by p, then p <- of its scores. */
+/* A later block: adds the values of the previous block times p; then p <- its scores'. */
 template <int HD>
 static __device__ void go_on(struct kg_cuda_sums<HD> *all, struct kg_cuda_sums<HD> *part,
                              uint32_t p[4][4], const struct four *f, const char *keys,
@@ -355,7 +355,7 @@ static __device__ void go_on(struct kg_cuda_sums<HD> *all, struct kg_cuda_sums<H
     round_weights<HD>(p, s);
 }
 
-/* all <- a tile */
+/* all <- the sums of a tile */
 template <int HD>
 static __device__ void attend(struct kg_cuda_sums<HD> *all,
                               const struct kg_cuda_places &places, struct four *f,
@@ -389,7 +389,7 @@ static __device__ void attend(struct kg_cuda_sums<HD> *all,
         pass<HD>(places, f);
 }
 
-/* o = acc / l, rounded once, and lse. Two columns are stored as one where they can be. */
+/* o = acc / l, rounded once, and lse. Stores two columns at once if aligned. */
 template <int HD>
 static __device__ void write(struct kg_mat o, struct kg_vec lse,
                              const struct kg_cuda_tile &t,
@@ -455,7 +455,7 @@ static __device__ void attend_all(struct kg_mat o, struct kg_vec lse,
     }
 }
 
-/* The first four warps bring, by one thread, and give their registers to the others. */
+/* One thread of the first four warps produces; they give registers to the others. */
 template <int HD>
 static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
     attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a,

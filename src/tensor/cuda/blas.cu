@@ -33,11 +33,11 @@ static struct {
     void *lt;
     void *desc[KINDS]; /* by enum kg_matmul_kind */
     void *preference;
-    void *workspace; /* borrowed; NULL: plans have none, and split no sums */
+    void *workspace; /* borrowed; NULL: plans use none and split no sums */
     uint64_t workspace_bytes;
 } lib;
 
-/* ---- where it is ---- */
+/* ---- search ---- */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
 {
     struct kg_library_search s = {KG_BLAS_LIBRARY, path, false, ""};
@@ -55,7 +55,7 @@ kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
                              "cublas: no " KG_BLAS_LIBRARY " in %s; " WITHOUT, s.places);
 }
 
-/* ---- what it has ---- */
+/* ---- loading ---- */
 static kg_status fail(int e, const char *what, struct kg_err *err)
 {
     return kg_fail(err, KG_EDEVICE, "cublas: %s: %s", what, lib.call.status_name(e));
@@ -88,8 +88,8 @@ static const struct {
 
 static kg_status load(struct kg_err *err)
 {
-    /* stays in the process when it is closed: what a library with kernels and threads
-     * leaves to the end of the process would be gone */
+    /* NODELETE: it stays in the process after dlclose, because libraries with kernels and
+     * threads leave work to the exit of the process */
     lib.object = dlopen(lib.path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib.object)
         return kg_fail(err, KG_EFORMAT, "cublas: %s; " WITHOUT, dlerror());
@@ -118,7 +118,7 @@ static kg_status check_version(struct kg_err *err)
                    lib.path, KG_BLAS_MAJOR, lib.version);
 }
 
-/* ---- what is made of it once ---- */
+/* ---- descriptions, made once ---- */
 static int make_descriptions(void)
 {
     static const int transposed = KG_LT_TRANSPOSED;
@@ -167,7 +167,7 @@ static kg_status start(struct kg_err *err)
                          lib.path, lib.call.status_name(e));
 }
 
-/* A process has one: what is asked for now is the file that is open. */
+/* A process has one library: the requested file must be the open one. */
 static kg_status check_open(const char *folder, struct kg_err *err)
 {
     char path[PATH_MAX];
@@ -236,7 +236,7 @@ kg_status kg_blas_allow(void *workspace, uint64_t bytes, struct kg_err *err)
 
 /* ---- products ---- */
 struct layouts {
-    void *a, *b, *c; /* of the backend's letters */
+    void *a, *b, *c; /* by the backend's letters */
 };
 
 static int make_layout(void **layout, struct kg_mat m)
@@ -285,7 +285,7 @@ void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *p
     }
 }
 
-/* What was asked for is checked: a plan with split sums has bits of its own. */
+/* Checks each offer, because a plan with split sums has different bits. */
 static bool is_allowed(const struct kg_lt_offer *o)
 {
     int32_t split = 1;
@@ -375,7 +375,7 @@ static kg_status run_all(kg_status (*run)(const void *arg, int i, struct kg_err 
     return KG_OK;
 }
 
-/* What cannot be recorded is timed as it is launched. */
+/* If run cannot be recorded, it is timed as launched. */
 kg_status kg_blas_time(double *seconds,
                        kg_status (*run)(const void *arg, int i, struct kg_err *err),
                        const void *arg, struct kg_err *err)
@@ -388,7 +388,7 @@ kg_status kg_blas_time(double *seconds,
     status = run_all(run, arg, err);
     record = kg_dev_record_end();
     if (record)
-        kg_dev_record_launch(record); /* the first brings it to the device */
+        kg_dev_record_launch(record); /* the first launch uploads it */
     before = kg_dev_seconds();
     if (record)
         kg_dev_record_launch(record);

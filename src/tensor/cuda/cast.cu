@@ -1,7 +1,7 @@
 /* Converts between element types, in rows; the only arithmetic is one rounding. */
 #include "tensor/cuda/eights_internal.h"
 
-enum { MOST = 1 << 20 }; /* columns at a time */
+enum { MOST = 1 << 20 }; /* columns per launch */
 
 static __global__ void cast(struct kg_mat dst, struct kg_mat src, bool together)
 {
@@ -20,7 +20,7 @@ static struct kg_mat columns(struct kg_mat m, int64_t first, int64_t n)
     return m;
 }
 
-/* A slab may be one row, longer than a grid is wide: 65,535 blocks. */
+/* A slab may be one row, which needs more than the 65,535 blocks of a grid's y. */
 kg_status kg_cuda_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
 {
     for (int64_t c = 0; dst.rows > 0 && c < dst.cols; c += MOST) {

@@ -13,21 +13,21 @@
 enum {
     THREADS = 512,
     WARPS = THREADS / KG_WARP,
-    SPANS = KG_ROW_THREADS / KG_WARP, /* that are added at a time */
+    SPANS = KG_ROW_THREADS / KG_WARP, /* added at once */
     FOURS = KG_DRAW_BLOCK / (4 * KG_WARP),
-    AT_ONCE = 8, /* logits of a thread */
-    NEAR = 1024  /* candidates that are sorted in shared memory */
+    AT_ONCE = 8, /* logits loaded at once by a thread */
+    NEAR = 1024  /* most candidates sorted in shared memory */
 };
 
-/* What a block draws from. */
+/* A block's row, and what it is drawn from. */
 struct row {
     const float *z;
     int32_t vocab;
-    int32_t words; /* of bits of what is kept */
+    int32_t words; /* of one bit per id */
     double lse;
     struct kg_draw how;
     const double *sums;                   /* of spans */
-    struct kg_draw_candidate *candidates; /* (vocab) when there are many, as the next */
+    struct kg_draw_candidate *candidates; /* (vocab) if there are many, as the next */
     double *weights;
 };
 
@@ -37,7 +37,7 @@ static __device__ struct kg_draw_candidate first_of(struct kg_draw_candidate a,
     return kg_draw_before(a, b) ? a : b;
 }
 
-/* Of x[0..n), the first one. */
+/* The largest of x[0..n), ties by smaller index. */
 static __device__ struct kg_draw_candidate largest_of(const float *x, int32_t n)
 {
     KG_SHARED(struct kg_draw_candidate, best, [WARPS]);
@@ -50,7 +50,7 @@ static __device__ struct kg_draw_candidate largest_of(const float *x, int32_t n)
 
         mine = first_of(mine, {z, __shfl_xor_sync(~0u, mine.id, by)});
     }
-    __syncthreads(); /* another call's */
+    __syncthreads(); /* an earlier call has read best */
     if (threadIdx.x % KG_WARP == 0)
         best[threadIdx.x / KG_WARP] = mine;
     __syncthreads();
@@ -61,8 +61,8 @@ static __device__ struct kg_draw_candidate largest_of(const float *x, int32_t n)
 }
 
 /* ---- the whole vocabulary ---- */
-/* p (a block, shared) <- probabilities from `first` on, 0 beyond the end: by a warp, 16
- * bytes at a time, which rows are padded to. */
+/* p (a block, shared) <- probabilities from `first` on, 0 after the end. By one warp, 16
+ * bytes at a time; rows are padded to that. */
 static __device__ void make_block(double *p, const struct kg_draw_part *part,
                                   int64_t first)
 {
@@ -84,7 +84,7 @@ static __device__ void make_block(double *p, const struct kg_draw_part *part,
         }
 }
 
-/* Of span i, by a warp. p: its own, shared */
+/* Sum of span i, by one warp. p: the warp's, shared */
 static __device__ double sum_span(double p[KG_DRAW_BLOCK],
                                   const struct kg_draw_part *part, int32_t i)
 {
@@ -112,7 +112,7 @@ static __device__ double sum_span(double p[KG_DRAW_BLOCK],
 
 static __device__ bool is_finite(double lse) { return fabs(lse) < (double)INFINITY; }
 
-/* Of rows that are drawn from the whole vocabulary. */
+/* For rows that are drawn from the whole vocabulary. */
 static __global__ void __launch_bounds__(KG_ROW_THREADS)
     sum_spans(struct kg_cuda_drawing d, struct kg_mat z, const double *lse, int64_t first)
 {
@@ -131,14 +131,14 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
         d.sums[blockIdx.x * (int64_t)kg_draw_spans(&part) + i] = sum;
 }
 
-/* Where the walk stands. */
+/* State of the search for the sum `target`, which continues at id. */
 struct found {
     double target;
     int32_t id;
 };
 
-/* On by as many times `each` as the first of x[0..n), shared, at which the target is
- * passed. at: shared */
+/* Finds the first of x[0..n) at which the sum passes the target, and advances id by its
+ * index times `each`. at, x: shared */
 static __device__ void go_on(struct found *at, const double *x, int32_t n, int32_t each)
 {
     __syncthreads();
@@ -189,7 +189,7 @@ struct candidates {
     int32_t n;
 };
 
-/* x[i] <- z[v + i THREADS]; beyond the end NaN, which no floor is below */
+/* x[i] <- z[v + i THREADS]; NaN after the end, which passes no floor */
 static __device__ void take(float x[AT_ONCE], const struct row *r, int32_t v)
 {
 #pragma unroll
@@ -197,8 +197,8 @@ static __device__ void take(float x[AT_ONCE], const struct row *r, int32_t v)
         x[i] = v + i * THREADS < r->vocab ? r->z[v + i * THREADS] : NAN;
 }
 
-/* How many of the row are not below floor; of them those of the threads before this one
- * are in *before. */
+/* returns the number of the row's logits that are not below floor; *before <- the number
+ * of them in earlier threads */
 static __device__ int32_t count(int32_t *before, const struct row *r, float floor)
 {
     KG_SHARED(int32_t, counts, [THREADS]);
@@ -242,8 +242,8 @@ static __device__ void collect(const struct candidates *c, int32_t at,
     __syncthreads();
 }
 
-/* Runs of `size` in order become those of twice the size: first each is compared with the
- * next one from its end, then parts with parts. What lies beyond n would be last. */
+/* One step of merging sorted runs of `size` in pairs: at by == size, a run is compared
+ * with the reversed next one; then parts with parts. Indices from n on count as last. */
 static __device__ void merge(const struct candidates *x, int32_t size, int32_t by)
 {
     const int32_t pairs = (x->n / (2 * by) + 1) * by;
@@ -271,7 +271,7 @@ static __device__ void sort(const struct candidates *x)
     __syncthreads();
 }
 
-/* Those above a floor that falls until they suffice, in order. */
+/* The candidates above a floor, sorted; the floor falls until they suffice. */
 static __device__ struct candidates gather(const struct row *r, float largest,
                                            double total)
 {
@@ -300,7 +300,7 @@ static __device__ struct candidates gather(const struct row *r, float largest,
     }
 }
 
-/* bits <- the candidates up to the last that is kept; by warps */
+/* bits <- the candidates up to `last`; one warp per word */
 static __device__ void mark(uint32_t *bits, const struct row *r,
                             struct kg_draw_candidate last)
 {
@@ -316,7 +316,7 @@ static __device__ void mark(uint32_t *bits, const struct row *r,
     }
 }
 
-/* bits: NULL where what was kept is not asked for */
+/* bits: NULL if not wanted */
 static __device__ void draw_truncated(struct kg_drawn *out, uint32_t *bits,
                                       const struct row *r, float largest)
 {
@@ -394,7 +394,7 @@ void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
     KG_LAUNCH(draw_rows, kg_grid(z.rows, 1), THREADS, *d, z, lse, first);
 }
 
-/* ---- on to the next step ---- */
+/* ---- tokens of the next step ---- */
 static __global__ void feed(int32_t *tokens, struct kg_ivec from,
                             const struct kg_drawn *drawn)
 {

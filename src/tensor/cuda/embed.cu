@@ -25,15 +25,14 @@ kg_status kg_cuda_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tok
 }
 
 /* ---- gradient ---- */
-/* The places of one id: places[first..first+n) in token order; n is 0 but at the first of
- * them. */
+/* The positions of one id: places[first..first+n), ascending. n is 0 except at the
+ * first. */
 struct run {
     int32_t first;
     int32_t n;
 };
 
-/* A thread a token: before it in the order are smaller ids, and equal ones that come
- * earlier. */
+/* A thread per token: counts smaller ids, and earlier tokens with the same id. */
 static __global__ void order(struct run *runs, int32_t *places, struct kg_ivec tokens)
 {
     const int64_t n = kg_cuda_flat();

@@ -10,7 +10,7 @@
 enum { AT_ONCE = KG_CUDA_AT_ONCE, TURN = KG_CUDA_TURN };
 
 /* ---- layer norm ---- */
-/* A lane's part of a row, less its mean; 0 beyond the row's end, as it is of no lane. */
+/* A lane's part of a row, less its mean; 0 after the row's end. */
 static __device__ void centred(float x[AT_ONCE], const float *row, float mean, int64_t d,
                                int64_t end)
 {
@@ -28,7 +28,7 @@ static __device__ float row_mean(const float *row, const struct kg_cuda_lane &l,
     for (int64_t d = l.first; l.there && d < cols; d += TURN) {
         kg_cuda_take(v, row, d, cols);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) /* from +0 a sum is never -0: 0 adds nothing */
+        for (int i = 0; i < AT_ONCE; i++) /* adding 0 changes no sum that began at +0 */
             sum += v[i];
     }
     return kg_cuda_sum_lanes(sum) / (float)cols;

@@ -9,7 +9,7 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { WARPS = 16 /* that look for one expert's slots */ };
+enum { WARPS = 16 /* of the block that places an expert */ };
 
 static __device__ int warp_sum(int x)
 {
@@ -51,12 +51,12 @@ static __device__ struct candidate better(struct candidate a, struct candidate b
     return a.p > b.p || (!(b.p > a.p) && a.e < b.e) ? a : b;
 }
 
-/* The k largest, ties by smaller index; where one is NaN all are, and the first are
- * taken. */
+/* The k largest, ties by smaller index. If one p is NaN all are, and the first k are
+ * chosen. */
 static __device__ void choose(int32_t *ids, const float *p, int32_t n, int32_t k,
                               int lane)
 {
-    uint32_t taken = 0; /* of this lane's */
+    uint32_t taken = 0; /* bits of this lane's experts */
 
     for (int32_t i = 0; i < k; i++) {
         struct candidate best = {-1.0f, KG_MAX_EXPERTS};
@@ -110,7 +110,7 @@ static __global__ void route_tokens(struct kg_route r, struct kg_mat logits,
     }
 }
 
-/* Slots [first, end) that are expert e's get the places from `place` on, by a warp. */
+/* Assigns places from `place` on to expert e's slots among [first, end), by one warp. */
 static __device__ void place_run(const struct kg_route &r, int32_t e, int64_t first,
                                  int64_t end, int32_t place, int lane)
 {
@@ -234,7 +234,7 @@ kg_status kg_cuda_combine(struct kg_mat y, struct kg_mat x, struct kg_mat weight
     return kg_dev_done("combine", err);
 }
 
-/* A slot belongs to lanes as a row of a norm does. */
+/* Sixteen lanes compute a slot, in the order of the CPU's lanes. */
 static __global__ void combine_bwd(struct kg_mat dweight, struct kg_mat dx,
                                    struct kg_mat x, struct kg_mat weight,
                                    const int32_t *place)

@@ -7,7 +7,7 @@
 #include "tensor/cuda/head_internal.h"
 #include <assert.h>
 
-/* ---- arrays of the host ---- */
+/* ---- inputs from the host ---- */
 static const struct kg_idset *set_of(const struct kg_head *h, const int32_t *row,
                                      int64_t i)
 {
@@ -77,8 +77,8 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h)
 }
 
 /* ---- logits ---- */
-/* Whether kedge's kernel gives the bits of both strips that there are: then it makes all
- * columns at once, as a column's do not depend on their number. */
+/* Whether kedge's kernel gives the library's bits for both shapes of strips. Then it
+ * computes all columns at once, because their number does not affect its bits. */
 static kg_status are_own(bool *are, struct kg_mat z, int64_t strip, struct kg_mat hidden,
                          struct kg_mat weight, struct kg_err *err)
 {
@@ -116,7 +116,7 @@ kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hi
 }
 
 /* ---- sets ---- */
-/* Rising differences of seven bits a byte, see base/idset.c. */
+/* Ascending ids as differences, seven bits per byte; see base/idset.c. */
 static __device__ void walk_list(uint32_t *bits, const uint8_t *list, uint32_t bytes)
 {
     int64_t id = -1;
@@ -144,7 +144,7 @@ static __device__ uint32_t word_of(const uint8_t *bitmap, uint32_t bytes, int64_
     return word;
 }
 
-/* A block a row. */
+/* A block per row. */
 static __global__ void open_set(uint32_t *bits, const struct kg_cuda_set *sets,
                                 const uint8_t *packed, int64_t words, uint32_t most)
 {

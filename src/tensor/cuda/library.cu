@@ -22,8 +22,8 @@ extern "C" {
 
 extern "C" const struct kg_backend kg_cuda_table;
 
-static const struct kg_cuda_host *door; /* borrowed, of the process's life */
-static int chosen = -1;                 /* the device; none yet */
+static const struct kg_cuda_host *door; /* borrowed, for the process's life */
+static int chosen = -1;                 /* the device; -1: none */
 bool kg_dev_shown;
 
 extern "C" void *kg_mem_calloc(size_t count, size_t size, const char *what,
@@ -31,7 +31,7 @@ extern "C" void *kg_mem_calloc(size_t count, size_t size, const char *what,
 {
     if (door)
         return door->calloc(count, size, what, err);
-    err->code = KG_ENOMEM; /* a long message of before: it is cut at its end */
+    err->code = KG_ENOMEM; /* before `open`, only kg_fail allocates */
     err->message[0] = 0;
     return NULL;
 }
@@ -43,15 +43,15 @@ extern "C" void kg_mem_free(void *block)
 
 static __global__ void nothing(void) {}
 
-/* ---- the stream, and records of it ---- */
-cudaStream_t kg_dev_stream; /* of the process's life, as the device and the next three */
+/* ---- the stream and its records ---- */
+cudaStream_t kg_dev_stream; /* these five live as long as the process */
 cudaStream_t kg_dev_beside;
 cudaEvent_t kg_dev_launched;
 cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 bool kg_dev_recording;
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-/* A thread that chose none speaks to device 0, and would take memory of it. */
+/* A thread that chose no device would use device 0, and take memory there. */
 void kg_dev_come(void)
 {
     static thread_local bool here;
@@ -60,7 +60,7 @@ void kg_dev_come(void)
         here = cudaSetDevice(chosen) == cudaSuccess;
 }
 
-/* Where memory lies, as CUDA 13 takes it and as CUDA 12 does. */
+/* A memory location for CUDA 13, which converts to that of CUDA 12. */
 struct place {
     cudaMemLocationType type;
     int id;
@@ -68,9 +68,9 @@ struct place {
     operator int() const { return id; }
 };
 
-/* Tests look at their memory between operations. Small pieces stay with the host and the
- * device reads them over the bus, because moving a page takes tens of microseconds each
- * way. Advice that is not taken changes only time. */
+/* Tests read their memory between operations. Small allocations stay on the host, and the
+ * device reads them over the bus, because migrating a page takes tens of microseconds
+ * each way. The advice affects only time, so failures are ignored. */
 cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes)
 {
     enum { SMALL = 1 << 20 };
@@ -100,7 +100,7 @@ void kg_dev_record_begin(void)
     (void)cudaStreamBeginCapture(kg_dev_stream, cudaStreamCaptureModeThreadLocal);
 }
 
-/* What made a capture impossible is no error of the operation that comes next. */
+/* The error of a failed capture is cleared: the next operation must not report it. */
 void *kg_dev_record_end(void)
 {
     cudaGraph_t graph = NULL;
@@ -121,14 +121,14 @@ void kg_dev_record_launch(void *record)
 {
     (void)cudaGraphLaunch((cudaGraphExec_t)record, KG_DEV_STREAM);
 }
-/* It may be running. */
+/* The record may be running. */
 void kg_dev_record_free(void *record)
 {
     kg_dev_settle(KG_DEV_STREAM);
     (void)cudaGraphExecDestroy((cudaGraphExec_t)record);
 }
 
-/* ---- what is there ---- */
+/* ---- devices ---- */
 struct cuda_number {
     int major, minor;
 };
@@ -140,8 +140,8 @@ static struct cuda_number number_of(int version)
     return n;
 }
 
-/* Why the runtime found no driver: it says the same of one that is not there, one that is
- * too old and one that does not start. */
+/* Finds why the runtime has no driver. It reports the same error if the driver is
+ * missing, too old, or does not start. */
 static kg_status refuse_driver(struct kg_err *err)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -190,7 +190,7 @@ static kg_status describe_device(char *text, size_t bytes, int device, struct kg
     return KG_OK;
 }
 
-/* Where cuBLASLt would be found, or not. */
+/* Appends where cuBLASLt would be found, or why not. */
 static void say_blas(char *text, size_t bytes)
 {
     const size_t used = strlen(text);
@@ -223,7 +223,7 @@ static kg_status devices(char *text, size_t bytes, struct kg_err *err)
     return KG_OK;
 }
 
-/* By its UUID: that of a part of a device where one is divided. */
+/* The UUID; if a device is divided, that of the part. */
 static void name_device(char text[40], const unsigned char *uuid)
 {
     for (int i = 0; i < 16; i++)
@@ -277,7 +277,7 @@ static int hoppers; /* of the chosen device */
 
 int kg_dev_hoppers(void) { return hoppers; }
 
-/* Kernels for sm_90a run on 9.0 alone; those for others do nothing there. */
+/* Kernels for sm_90a run only on 9.0; those of other architectures are empty. */
 static int count_hoppers(int device)
 {
     struct cudaDeviceProp p;
@@ -287,7 +287,7 @@ static int count_hoppers(int device)
     return there && p.major == 9 && p.minor == 0 ? p.multiProcessorCount : 0;
 }
 
-/* By the driver, which is loaded: its symbol is the same for each runtime. */
+/* Calls the driver that is loaded, because its symbol is the same for every runtime. */
 bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
 {
     static decltype(&cuTensorMapEncodeTiled) encode;
@@ -310,7 +310,7 @@ bool kg_dev_boxes(struct kg_boxes *boxes, struct kg_mat m, int rows)
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* ---- one of them ---- */
+/* ---- opening a device ---- */
 static kg_status check_kernels(int device, struct kg_err *err)
 {
     struct cudaFuncAttributes a;
@@ -328,8 +328,8 @@ static kg_status check_kernels(int device, struct kg_err *err)
     return kg_fail(err, KG_EDEVICE, "%s: %s", text, cudaGetErrorString(e));
 }
 
-/* Streams and events are the device's that is current, so nothing is made on one that is
- * refused: another may be chosen after it. */
+/* Streams and events belong to the current device, so none is made on a device that is
+ * refused: another one may be chosen later. */
 static kg_status choose(int device, struct kg_err *err)
 {
     cudaError_t e = cudaSetDevice(device);

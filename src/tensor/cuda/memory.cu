@@ -3,9 +3,9 @@
 
 struct kg_traffic kg_dev_traffic;
 
-/* ---- what is known to be done ---- */
-/* Marks so far, and how far the host has seen the device: whoever waits for all that was
- * launched has seen every mark by then. By any thread. */
+/* ---- marks ---- */
+/* Number of marks so far, and the last one that the host knows the device has reached. A
+ * wait for all launches reaches every mark before it. Used by all threads. */
 static uint64_t marks, seen;
 
 static uint64_t number_of(const uint64_t *count)
@@ -167,10 +167,10 @@ kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err)
 }
 
 /* ---- scratch ---- */
-/* It grows to the largest that was asked for. */
+/* Grows to the largest size requested. */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
 {
-    static void *kept; /* owned, of the process's life */
+    static void *kept; /* owned, for the process's life */
     static uint64_t kept_bytes;
 
     if (bytes <= kept_bytes) {
@@ -184,12 +184,12 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     return kept;
 }
 
-/* The host's: what operations are given stands one after the other until the host has
- * seen the device again, so none of them waits for the one before. */
+/* Inputs of operations are stored one after another until the host knows that the device
+ * has read them, so no operation waits for the copies of the last one. */
 static struct {
-    char *base; /* owned, of the process's life */
+    char *base; /* owned, for the process's life */
     uint64_t bytes, used;
-    uint64_t mark; /* after the last that went up */
+    uint64_t mark; /* after the last copy to the device */
 } up;
 
 static bool grow_host(uint64_t bytes, struct kg_err *err)

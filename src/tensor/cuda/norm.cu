@@ -8,19 +8,19 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-/* A sum over rows: columns of a block, the most chunks that it has at once, rows of a
- * chunk. STRIP is what memory moves at least (32 bytes). */
+/* For sums over rows: columns per block, most chunks per block at once, rows per chunk.
+ * STRIP floats are 32 bytes, the least that memory transfers. */
 enum { STRIP = 8, CHUNKS = 64, CHUNK_ROWS = 64 };
-/* loads of a thread under way: columns of a row, and rows of a column */
+/* loads of a thread in flight: columns of a row; rows of a column */
 enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16, HEADS_AT_ONCE = 4 };
 
 /* ---- rows in shared memory ---- */
-/* Threads of a group: WIDE, or NARROW for a row that they load at once. HELD: the most
- * columns that a group holds at a time; no result depends on it. APART: floats after the
- * columns of a group, the first its sum, so that two groups of a warp use other banks */
+/* Threads per group: WIDE, or NARROW if these load a whole row at once. HELD: most
+ * columns that a group holds at once; affects no result. APART: floats after a group's
+ * columns, the first for the sum, so that two groups of a warp use different banks */
 enum { WIDE = KG_ROW_THREADS, NARROW = KG_CUDA_LANES, HELD = 8192, APART = 16 };
 
-/* Where a row of a norm begins: each head of a matrix's row is one. */
+/* Position of a norm's row: each head of a matrix's row is one. */
 struct place {
     int64_t n, d;
 };
@@ -33,7 +33,7 @@ static __device__ inline struct place place_of(int64_t row, int64_t cols, int64_
     return {r / heads, r % heads * width};
 }
 
-/* A thread's part in its group. Groups beyond the last row only take part in barriers and
+/* A thread's group. Groups after the last row only take part in barriers and
  * exchanges. */
 struct group {
     int64_t row;
@@ -61,7 +61,7 @@ static __device__ inline float *row_of(const struct kg_mat &m, struct place at)
     return kg_cuda_f32(m, at.n) + at.d;
 }
 
-/* The operands of a row; dy: only of a gradient */
+/* The operands of a row; dy: only for a gradient */
 struct operands {
     const float *x, *w, *dy;
     int64_t cols;
@@ -75,14 +75,14 @@ static __device__ inline void take(float (&v)[N], const float *from, int n)
     for (int i = 0; i < N; i++)
         v[i] = i * T < n ? from[i * T] : 0.0f;
 }
-/* The group holds columns from `from` on.   returns how many: 0 without a row */
+/* Loads columns from `from` on.   returns how many: 0 without a row */
 template <int T>
 static __device__ inline int hold(const struct group &g, const struct operands &o,
                                   int64_t from)
 {
     const int n = g.there ? (int)kg_cuda_min(o.cols - from, g.held) : 0;
 
-    __syncthreads(); /* what was held has been read */
+    __syncthreads(); /* all reads of the old columns are complete */
 #pragma unroll 1
     for (int d = g.thread; d < n; d += AT_ONCE * T) {
         float x[AT_ONCE], by[AT_ONCE], dy[AT_ONCE];
@@ -101,7 +101,7 @@ static __device__ inline int hold(const struct group &g, const struct operands &
     return n;
 }
 
-/* sum_d x^2, or sum_d w dy x, to all threads; the last columns remain held. */
+/* sum_d x^2, or sum_d w dy x, for all threads; the last columns remain held. */
 template <int T>
 static __device__ inline float sum_row(const struct group &g, const struct operands &o)
 {
@@ -123,7 +123,7 @@ static __device__ inline float sum_row(const struct group &g, const struct opera
     __syncthreads();
     return *g.sum;
 }
-/* Columns from `from` on, which are held already if all fit.   returns how many */
+/* Loads columns from `from` on, unless all are held.   returns how many */
 template <int T>
 static __device__ inline int hold_again(const struct group &g, const struct operands &o,
                                         int64_t from)
@@ -131,8 +131,8 @@ static __device__ inline int hold_again(const struct group &g, const struct oper
     return o.cols > g.held ? hold<T>(g, o, from) : g.there ? (int)o.cols : 0;
 }
 
-/* The kernel with a row a group.   each: columns that a group loads at once; it has room
- * for a multiple of them, so that it fills room without asking where its row ends */
+/* Launches a kernel with one row per group.   each: columns that a group loads at once;
+ * its memory is a multiple of that, so loads need not check the end of the row */
 #define LAUNCH_ROWS(kernel, T, rows, cols, ...)                                          \
     do {                                                                                 \
         const int64_t each = AT_ONCE * T;                                                \
@@ -144,7 +144,7 @@ static __device__ inline int hold_again(const struct group &g, const struct oper
                          __VA_ARGS__, rows, held);                                       \
     } while (0)
 
-/* Their launch bounds leave registers for all loads of `hold`. */
+/* The kernels' launch bounds leave registers for all loads of `hold`. */
 /* ---- forward ---- */
 template <int T>
 static __global__ void __launch_bounds__(KG_ROW_THREADS, 10)
@@ -180,8 +180,8 @@ kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
 }
 
 /* ---- sums over rows ---- */
-/* v[i] <- m[n+i,d] of `count` rows, then the last of them again; loads are under way at
- * once because the type is asked once */
+/* v[i] <- m[n+i,d] for i < count; others repeat the last row. The type is tested once, so
+ * that all loads are in flight together */
 template <int N>
 static __device__ inline void take_rows(float (&v)[N], struct kg_mat m, int64_t n,
                                         int count, int64_t d, int64_t width)
@@ -221,7 +221,7 @@ static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_ma
     return sum;
 }
 
-/* One chunk of column d of g, or of g x inv. */
+/* Sum of one chunk of column d of g, or of g x inv. */
 template <int N>
 static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_vec inv,
                                   int64_t first, int64_t end, int64_t d, int64_t width)
@@ -235,8 +235,8 @@ static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_ve
     return n < end ? add_rows<N>(sum, g, x, inv, n, (int)(end - n), d, width) : sum;
 }
 
-/* out[d] += sum of rows g[d] (inv ? x[d] inv : 1). A thread has a column of one of
- * `chunks` at once; the first ones add what the block has of their column, in order. */
+/* out[d] += sum over rows of g[d] (inv ? x[d] inv : 1). A thread sums a column of one of
+ * `chunks` chunks at once; those of chunk 0 add their column's chunks in order. */
 template <int N>
 static __global__ void __launch_bounds__(STRIP *CHUNKS)
     sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv,
@@ -332,7 +332,7 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
     const int64_t all = kg_norm_rows(x, w);
 
     if (dw.data)
-        launch_sum(dw, dy, x, inv); /* first: dx may be dy */
+        launch_sum(dw, dy, x, inv); /* before dx is written, which may be dy */
     if (all > 0 && w.n <= AT_ONCE * NARROW)
         LAUNCH_ROWS(rmsnorm_bwd, NARROW, all, w.n, dx, accumulate, dy, x, w, inv);
     else if (all > 0)

@@ -16,7 +16,7 @@ extern "C" {
 #include "base/rng_inline.h"
 
 /* ---- moments ---- */
-/* What backend.h draws the words of an update from. */
+/* Inputs of an update's random words (backend.h). */
 struct draws {
     uint32_t counter[4]; /* of block 0 */
     uint32_t key[2];
@@ -32,7 +32,7 @@ static struct draws draws_of(const struct kg_adamw *a)
     return d;
 }
 
-/* words[j] is that of element e + j KG_DRAW_LANES, where e begins a group's lane. */
+/* words[j] <- the word of element e + j KG_DRAW_LANES; e begins a lane of its group */
 static __device__ void draw(uint32_t words[4], const struct draws &d, int64_t e)
 {
     const int64_t block = e / KG_DRAW_GROUP * KG_DRAW_LANES + e % KG_DRAW_LANES;
@@ -58,7 +58,7 @@ static __device__ void store_moment(struct kg_mat m, int64_t i, float x, uint32_
 }
 
 /* ---- a pass over all elements ---- */
-/* Of one element: AdamW's w, m and v; of schedule-free AdamW y, z and v. */
+/* Values of one element. AdamW: w, m, v; schedule-free AdamW: y, z, v. */
 struct held {
     float w, m, v;
 };
@@ -68,18 +68,18 @@ struct operands {
     const float *g;
 };
 
-enum { RUNS = 48 /* that a launch takes by value */ };
-/* What a launch has: elements [begin, end), and what of them is stored rounded too. */
+enum { RUNS = 48 /* of a launch, passed by value */ };
+/* Elements [begin, end) of a launch, and their runs that are also stored rounded. */
 struct span {
     int64_t begin, end;
     int32_t n;
     struct kg_rounded run[RUNS];
 };
 
-/* NULL: e is in no run. A warp's elements are neighbours, so they mostly take one way. */
+/* NULL: e is in no run. A warp's elements are adjacent, so they rarely diverge. */
 static __device__ uint16_t *rounded_at(const struct span &s, int64_t e)
 {
-    int low = 0, high = s.n; /* the first run that ends behind e */
+    int low = 0, high = s.n; /* the first run that ends after e */
 
     while (low < high) {
         const int mid = (low + high) / 2;
@@ -123,7 +123,7 @@ static __global__ void pass(struct operands o, RULE rule, struct draws d, struct
         step(o, rule, s, d.first, e, 0);
 }
 
-/* Four elements of a group, from that of the lane on, which draw from one block. */
+/* Four elements of a group, KG_DRAW_LANES apart, whose words come from one block. */
 template <class RULE>
 static __global__ void drawing_pass(struct operands o, RULE rule, struct draws d,
                                     struct span s)
@@ -158,7 +158,7 @@ static void launch(struct operands o, const RULE &rule, const struct kg_adamw *a
                   draws_of(a), s);
 }
 
-/* n elements: a launch, or several where runs are many. */
+/* n elements: one launch, or several if there are many runs. */
 template <class RULE>
 static void launch_all(struct operands o, int64_t n, const RULE &rule,
                        const struct kg_adamw *a)
@@ -284,7 +284,7 @@ kg_status kg_cuda_schedule_free_average(struct kg_vec x, struct kg_vec y, struct
 }
 
 /* ---- moving average ---- */
-/* The product with the larger weight is not rounded before the sum. */
+/* The FMA does not round the product with the larger weight. */
 static __global__ void ema(struct kg_vec avg, struct kg_vec w, bool keeps, float large,
                            float small)
 {
@@ -350,7 +350,7 @@ static __device__ double square(struct kg_vec x, struct kg_vec minus, int64_t i)
     return d * d;
 }
 
-/* sums[p] <- piece p: a lane every eighth element, the first also what is left over */
+/* sums[p] <- piece p: a lane adds every eighth element, the first lane also the rest */
 static __global__ void piece_squares(double *sums, struct kg_vec x, struct kg_vec minus)
 {
     const int64_t p = kg_cuda_flat() / LANES, first = p * PIECE;

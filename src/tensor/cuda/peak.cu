@@ -7,15 +7,15 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { THREADS = 128, TURNS = 64, SUMS = 16 /* of a warp or of a thread */ };
+enum { THREADS = 128, TURNS = 64, SUMS = 16 /* per warp or per thread */ };
 
-/* From 1 to 2, by what the compiler does not know. */
+/* From 1 to 2, with bits that the compiler does not know. */
 static __device__ float between(unsigned seed)
 {
     return kg_cuda_of_bits(0x3f800000u | (seed * 2654435761u >> 9));
 }
 
-/* Keeps what nobody reads from being left out: sums are numbers. */
+/* Keeps the compiler from removing sums that nobody reads: they are never NaN. */
 static __device__ void keep(float *out, float sum)
 {
     if (!(sum == sum))
@@ -73,7 +73,7 @@ double kg_cuda_peak(enum kg_dtype t, double flops)
     float *out = (float *)kg_cuda_scratch(sizeof *out, &none);
 
     if (!out)
-        return 0; /* whoever times it finds no time */
+        return 0; /* the caller measures no time */
     if (t == KG_BF16)
         KG_LAUNCH(by_mma, grid, THREADS, out);
     else

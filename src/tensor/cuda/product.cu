@@ -11,7 +11,7 @@
 #include "tensor/cuda/groups_internal.h"
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
-enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* banks */ };
+enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* against bank conflicts */ };
 
 /* A matrix as a product reads it: vectors of factors, each along a row or a column. */
 struct factors {
@@ -30,7 +30,7 @@ static __device__ float factor(const struct factors &f, int64_t i, int64_t k)
 
 typedef float tile[DEPTH][TILE + PAD];
 
-/* to[j][i] <- factor k+j of vector first+i; neighbours read neighbours in memory. */
+/* to[j][i] <- factor k+j of vector first+i; adjacent threads read adjacent elements. */
 static __device__ void bring(tile &to, const struct factors &f, int64_t first, int64_t k)
 {
     for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
@@ -40,13 +40,13 @@ static __device__ void bring(tile &to, const struct factors &f, int64_t first, i
     }
 }
 
-/* What a thread has of a product. */
+/* A thread's sums. */
 struct sums {
     float part[EACH][EACH]; /* fp32: the chain of this chunk */
     float sum[EACH][EACH];
 };
 
-/* fp32: n more links of the chain. */
+/* fp32: adds n factors to the chain. */
 static __device__ void chain(struct sums *s, const tile &a, int i, const tile &b, int j,
                              int n)
 {
@@ -58,7 +58,7 @@ static __device__ void chain(struct sums *s, const tile &a, int i, const tile &b
                 s->part[r][c] = kg_fma(b[k][j + c], a[k][i + r], s->part[r][c]);
 }
 
-/* fp32: a chunk's end. */
+/* fp32: the end of a chunk. */
 static __device__ void add_chunk(struct sums *s, bool first)
 {
 #pragma unroll
@@ -70,7 +70,7 @@ static __device__ void add_chunk(struct sums *s, bool first)
         }
 }
 
-/* One block of bf16: its even factors are a chain, its odd ones another. */
+/* One block of bf16: a chain of its even factors, and one of its odd factors. */
 static __device__ void add_block(struct sums *s, const tile &a, int i, const tile &b,
                                  int j)
 {
@@ -107,8 +107,8 @@ static __device__ void store(struct kg_mat c, bool add, int64_t row, int64_t col
             }
 }
 
-/* A tile of c, (=|+=) a times b: a's vectors go down c, b's along it. TN: sums of tokens,
- * chunk by chunk. */
+/* A tile of c (=|+=) a times b; vectors of a are rows of c, those of b its columns. TN:
+ * sums over tokens, chunk by chunk. */
 template <bool BF16, bool TN>
 static __device__ void make(const struct kg_mat &c, bool add, const struct kg_mat &a,
                             const struct kg_mat &b, bool b_down, int64_t row, int64_t col)
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS)
                    (int64_t)blockIdx.y * TILE);
 }
 
-/* The same of one expert. */
+/* The product of one expert. */
 template <bool BF16, bool TN>
 static __global__ void __launch_bounds__(THREADS)
     groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b, bool b_down,
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(THREADS)
         make<BF16, TN>(s->c, add, s->a, s->b, b_down, s->row, (int64_t)blockIdx.y * TILE);
 }
 
-/* g: NULL where there are no experts */
+/* g: NULL: no experts */
 template <bool BF16, bool TN>
 static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
                    bool b_down, const struct kg_groups *g)
@@ -191,9 +191,9 @@ static void exact(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
         (bf16 ? launch<true, false> : launch<false, false>)(c, add, a, b, b_down, g);
 }
 
-/* ---- who makes them ---- */
+/* ---- choice of implementation ---- */
 static enum kg_cuda_products used;
-static bool by_mma, attention_by_mma; /* alone */
+static bool by_mma, attention_by_mma; /* the only kernels */
 
 static bool changes(const struct kg_cuda_opts *opts)
 {
@@ -220,7 +220,7 @@ static void take(const struct kg_cuda_opts *opts)
     kg_cuda_attention_leave_out(attention_by_mma);
 }
 
-/* What can fail is first. */
+/* Steps that may fail come first. */
 kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 {
     const bool before = used == KG_CUDA_CUBLAS, cublas = opts->products == KG_CUDA_CUBLAS;
@@ -230,7 +230,7 @@ kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
     if (changes(opts))
-        kg_cuda_forget(); /* a record has the kernels of before */
+        kg_cuda_forget(); /* records contain kernels of the old choice */
     if (cublas && opts->unpinned != kg_cuda_is_unpinned())
         status = opts->unpinned ? kg_cuda_unpinned_begin(err)
                                 : kg_cuda_unpinned_leave(err);
@@ -274,8 +274,8 @@ static kg_status add_to_copy(struct kg_mat c, struct kg_mat old, struct kg_mat a
     return kg_cuda_matmul(c, a, b, KG_MATMUL_NT, true, err);
 }
 
-/* Exact products, and sums that lie otherwise than c, go through a copy. So do those of
- * plans of cuBLASLt that take no sums apart from c: plans are tried with sums in c. */
+/* Exact products, and an `old` whose layout is not c's, go through a copy. So do products
+ * whose plan of cuBLASLt cannot add from outside c: plans are tried with sums in c. */
 kg_status kg_cuda_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
                               struct kg_mat b, struct kg_err *err)
 {
@@ -295,8 +295,8 @@ kg_status kg_cuda_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat 
     return status == KG_OK ? kg_dev_done("matmul_onto", err) : status;
 }
 
-/* Never by cuBLASLt: which of its plans has the bits wanted depends on the number of
- * rows, and the host does not know those of an expert. */
+/* Never by cuBLASLt: which of its plans has the required bits depends on the number of
+ * rows, and the host does not know that of an expert. */
 kg_status kg_cuda_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                 const struct kg_groups *g, enum kg_matmul_kind kind,
                                 bool accumulate, struct kg_err *err)

@@ -14,7 +14,7 @@ extern "C" {
 #include "base/mem.h"
 }
 
-/* Bytes of plans, as frameworks give them on such devices; and how many are tried. */
+/* WORKSPACE: bytes, as frameworks use on such devices. OFFERED: plans tried. */
 enum { WORKSPACE = 32 << 20, OFFERED = 32 };
 /* Elements that are compared with sums in double. */
 enum { SAMPLES = 256 };
@@ -22,7 +22,7 @@ enum { SAMPLES = 256 };
 struct shape {
     struct shape *next;
     enum kg_matmul_kind kind;
-    int64_t m, n, k; /* of C, and how many factors are added */
+    int64_t m, n, k; /* of C, and factors per sum */
     int64_t a_stride, b_stride, c_stride;
     enum kg_dtype dtype;
     bool accumulate;
@@ -68,13 +68,13 @@ void kg_cuda_unpinned_end(void)
     workspace = NULL;
 }
 
-/* ---- the fastest ---- */
-/* A product once more into memory of the trial's. */
+/* ---- the fastest plan ---- */
+/* A shape's first product, repeated with its result in the trial's memory. */
 struct trial {
     struct shape *of;
     struct kg_mat c, a, b;
     uint64_t bytes;  /* of c */
-    uint32_t *wrong; /* (SAMPLES), behind them */
+    uint32_t *wrong; /* (SAMPLES), after c */
 };
 
 static __device__ double value_of(struct kg_mat m, int64_t r, int64_t c)
@@ -84,7 +84,7 @@ static __device__ double value_of(struct kg_mat m, int64_t r, int64_t c)
                         : kg_cuda_of_bits((uint32_t)kg_cuda_bf16(m, r)[c] << 16));
 }
 
-/* wrong[i] <- whether element i of SAMPLES, spread over C, is no sum of its terms. */
+/* wrong[i] <- whether sample i, of SAMPLES spread over C, is not the sum of its terms. */
 static __global__ void compare_samples(uint32_t *wrong, struct kg_mat c, struct kg_mat a,
                                        struct kg_mat b, int64_t depth,
                                        enum kg_matmul_kind kind)
@@ -115,7 +115,7 @@ static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
                        t->of->accumulate ? (const float *)t->c.data : NULL, err);
 }
 
-/* *right: what a plan gives is the product, at the samples */
+/* *right <- whether the plan's result is correct at the samples */
 static kg_status judge(bool *right, const struct trial *t, const struct kg_lt_plan *plan,
                        struct kg_err *err)
 {
@@ -144,7 +144,7 @@ static kg_status run_timed(const void *arg, int i, struct kg_err *err)
     return run(of->t, of->plan, err);
 }
 
-/* *seconds < 0: it makes none */
+/* *seconds < 0: the plan does not support the shape */
 static kg_status time_of(double *seconds, const struct trial *t,
                          const struct kg_lt_plan *plan, struct kg_err *err)
 {

@@ -27,7 +27,7 @@
 #include "tensor/cuda/twos_internal.h"
 
 /* ---- tiles ---- */
-/* ROWS x COLS of c; DOWN x ALONG warps compute, all of WARPS bring; BLOCKS of them fit a
+/* ROWS x COLS of c. DOWN x ALONG warps compute, and all WARPS load; BLOCKS blocks fit a
  * multiprocessor. */
 template <int ROWS_, int COLS_, int DEPTH_, int DOWN_, int ALONG_, int WARPS_,
           int STAGES_, int BLOCKS_>
@@ -41,16 +41,16 @@ struct tile {
         THREADS = WARPS_ * 32,
         STAGES = STAGES_,
         BLOCKS = BLOCKS_,
-        LEFT = ROWS_ / DOWN_ / 16,  /* operands of sixteen rows of a warp */
-        RIGHT = COLS_ / ALONG_ / 16 /* of sixteen columns */
+        LEFT = ROWS_ / DOWN_ / 16,  /* operands of a warp, sixteen rows each */
+        RIGHT = COLS_ / ALONG_ / 16 /* sixteen columns each */
     };
 };
 
-/* How factors of N vectors lie in shared memory: in rows of W units of eight. They are
- * rows of k where the vectors are columns in memory. */
+/* Layout of the factors of N vectors in shared memory: rows of W units of eight. A row is
+ * one k if the vectors are columns in memory, otherwise one vector. */
 template <bool COLUMNS, int N, int DEPTH> struct side {
     enum { W = (COLUMNS ? N : DEPTH) / 8, H = COLUMNS ? DEPTH : N, UNITS = W * H };
-    /* Eight rows' units at c lie in all banks, once. */
+    /* Swizzle: the units at c of eight rows cover all banks, each once. */
     static __device__ int unit(int r, int c)
     {
         return r * W + (c ^ (W >= 8 ? r % 8 : r / (8 / (W < 8 ? W : 8)) % W));
@@ -63,7 +63,7 @@ static __device__ bool in_sixteens(const struct kg_mat &m)
     return ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
 }
 
-/* Of eight elements the first n, then zeros. */
+/* The first n of eight elements, then zeros. */
 static __device__ struct kg_cuda_eight gather(const uint16_t *from, int n)
 {
     struct kg_cuda_eight e;
@@ -77,7 +77,7 @@ static __device__ struct kg_cuda_eight gather(const uint16_t *from, int n)
     return e;
 }
 
-/* to <- m from (row, col) on; zeros beyond it. A thread brings units of one column. */
+/* to <- m from (row, col) on; zeros outside. All units of a thread are in one column. */
 template <class S, int THREADS>
 static __device__ void bring(struct kg_cuda_eight *to, const struct kg_mat &m,
                              int64_t row, int64_t col)
@@ -103,8 +103,8 @@ static __device__ void bring(struct kg_cuda_eight *to, const struct kg_mat &m,
     }
 }
 
-/* ---- to the instruction ---- */
-/* Sixteen factors, from 16 k on, of sixteen vectors from v on: of the left side, ... */
+/* ---- from shared memory to the instruction ---- */
+/* Sixteen factors, from 16 k on, of sixteen vectors from v on: for the left side ... */
 template <bool COLUMNS, class S>
 static __device__ void left(uint32_t f[4], const struct kg_cuda_eight *from, int v, int k,
                             int lane)
@@ -115,7 +115,7 @@ static __device__ void left(uint32_t f[4], const struct kg_cuda_eight *from, int
     else
         kg_fragments(f, from + S::unit(v + lane % 16, 2 * k + lane / 16));
 }
-/* ... or of the right one: two operands. */
+/* ... and for the right side: two operands. */
 template <bool COLUMNS, class S>
 static __device__ void right(uint32_t f[4], const struct kg_cuda_eight *from, int v,
                              int k, int lane)
@@ -149,10 +149,10 @@ static __device__ void multiply(struct part<T> *s, const struct operands<T> *o)
 }
 
 /* ---- to c ---- */
-/* Of a warp's part its place in c. */
+/* Position of a warp's part in c. */
 struct place {
     struct kg_mat c;
-    const float *old; /* what is added to, as c lies; NULL: nothing */
+    const float *old; /* what is added to, in c's layout; NULL: nothing */
     int64_t row, col;
     bool paired;
 
@@ -184,7 +184,7 @@ template <class T> static __device__ void load(struct part<T> *s, struct place p
             }
 }
 
-/* At a chunk's end: sum (=|+=) chain, which begins again. */
+/* End of a chunk: sum (=|+=) chain, and the chain restarts. */
 template <class T>
 static __device__ void end_chunk(struct part<T> *sum, struct part<T> *chain, bool add)
 {
@@ -226,7 +226,7 @@ static __device__ void store(struct place p, bool add, const struct part<T> *s)
 }
 
 /* ---- the product ---- */
-/* The two sides of a tile, and a stage of both. */
+/* The two sides of a tile; a stage has both. */
 template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
     typedef side<A_COLUMNS, T::ROWS, T::DEPTH> a;
     typedef side<B_COLUMNS, T::COLS, T::DEPTH> b;
@@ -237,7 +237,7 @@ template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
         return held + step % T::STAGES * UNITS;
     }
 
-    /* A group of copies: what a step needs, or nothing after the last one. */
+    /* A group of copies: the factors of a step, or nothing after the last step. */
     static __device__ void ahead(struct kg_cuda_eight *held, const struct kg_mat &left,
                                  const struct kg_mat &right, int64_t row, int step,
                                  int steps)
@@ -311,7 +311,7 @@ static __device__ void make(const struct kg_mat &c, const float *old,
 
 #pragma unroll
         for (int k = 0; k < TURNS; k++) {
-            if (k == TURNS - 1) { /* all have fetched what they need of this stage */
+            if (k == TURNS - 1) { /* every warp has fetched all it needs of this stage */
                 kg_copies_wait<AHEAD - 1>();
                 __syncthreads();
                 now = both::stage(held, step + 1);
@@ -327,7 +327,7 @@ static __device__ void make(const struct kg_mat &c, const float *old,
             if (add && step < CHUNK)
                 load(&sum, place);
             end_chunk(&sum, &chain, add || step >= CHUNK);
-            both::fetch(&next[0], now, row, col, 0); /* its registers were free */
+            both::fetch(&next[0], now, row, col, 0); /* again, to free registers above */
         }
     }
     if (works)
@@ -341,7 +341,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     make<T, A_COLUMNS, B_COLUMNS>(c, old, a, b, (int64_t)blockIdx.x * T::ROWS);
 }
 
-/* The same of one expert. Its operands stand after the factors. */
+/* The product of one expert, whose operands are in shared memory after the factors. */
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
 static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
@@ -357,7 +357,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
                                       s->row);
 }
 
-/* ---- which tile ---- */
+/* ---- choice of the tile ---- */
 struct choice {
     int rows, cols;
     void (*launch)(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b,
@@ -413,13 +413,13 @@ static const struct choice nn[] = {
     CHOICE(false, true, 128, 128, 32, 2, 2, 4, 4, 2),
     CHOICE(false, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
-/* Two sums of each element: half as many elements a thread. */
+/* A thread has two sums per element, so half as many elements. */
 static const struct choice tn[] = {
     CHOICE(true, true, 128, 128, 32, 2, 4, 8, 4, 1),
     CHOICE(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 
-/* Of experts: fewer of either, as their number fills a device. */
+/* For experts: fewer sizes, because many experts fill a device with large tiles. */
 static const struct choice groups_nt[] = {
     GROUPS(false, false, 128, 128, 32, 2, 2, 4, 4, 2),
     GROUPS(false, false, 64, 64, 64, 2, 2, 4, 4, 2),
@@ -435,7 +435,7 @@ static const struct choice groups_tn[] = {
     GROUPS(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 
-/* Of a kind. */
+/* The choices for one kind. */
 struct choices {
     const struct choice *list;
     size_t n;
@@ -445,8 +445,8 @@ struct choices {
         list, sizeof list / sizeof *list                                                 \
     }
 
-/* The first, so the largest, of which `products` of rows x cols each are at least half
- * full and fill a device; else the last. */
+/* The first, so the largest, tile that `products` of rows x cols each fill at least half,
+ * and of which there are enough for a device; otherwise the last. */
 static const struct choice *choose(struct choices from, int64_t products, int64_t rows,
                                    int64_t cols)
 {
@@ -468,7 +468,7 @@ void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     choose(of[kind], 1, c.rows, c.cols)->launch(c, old, a, b, NULL);
 }
 
-/* How many rows each expert has is not known: the mean is taken, of no more experts than
+/* The rows per expert are unknown: assumes their mean, over at most as many experts as
  * rows. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         const struct kg_groups *g, enum kg_matmul_kind kind,

@@ -13,9 +13,9 @@ extern "C" {
 #include "tensor/cuda/boxes.h"
 }
 
-enum { ROWS = 136, COLS = 264 /* a tile and a bit */ };
+enum { ROWS = 136, COLS = 264 /* more than a tile */ };
 
-/* What the trial found, over all kernels. */
+/* Results of the trial, over all kernels. */
 static struct {
     bool done, left_out;
     bool refused;                                 /* a kernel was not launched */
@@ -28,7 +28,7 @@ struct trial {
     struct kg_cuda_others *room;
 };
 
-/* Over NULL: *bytes alone. */
+/* memory NULL: only *bytes. */
 static void place(struct trial *t, char *memory, uint64_t *bytes,
                   enum kg_matmul_kind kind)
 {
@@ -80,7 +80,7 @@ kg_status kg_cuda_own_try(struct kg_err *err)
     if (found.done || kg_dev_hoppers() == 0)
         return KG_OK;
     struct trial t;
-    uint64_t bytes; /* the same of each kind */
+    uint64_t bytes; /* equal for all kinds */
     kg_status status = KG_OK;
     char *memory;
 
@@ -113,8 +113,8 @@ void kg_cuda_own_describe(char *text, size_t bytes)
                  (double)found.all.apart);
 }
 
-/* ---- who makes them ---- */
-/* Large tiles of few elements leave a device idle: small ones fill it. */
+/* ---- choice of the kernel ---- */
+/* Whether large tiles occupy the device; for fewer elements, small tiles do. */
 static bool is_large(struct kg_mat c)
 {
     enum { TILE = 128, SHARE = 3 };

@@ -33,19 +33,19 @@ enum { CHUNK = KG_PRODUCT_CHUNK / DEPTH };
 template <int COLS_, bool A_COLUMNS_, bool B_COLUMNS_> struct tile {
     enum {
         COLS = COLS_,
-        A_COLUMNS = A_COLUMNS_, /* sums over tokens */
+        A_COLUMNS = A_COLUMNS_, /* TN */
         B_COLUMNS = B_COLUMNS_,
         A_BYTES = ROWS * KG_LINE,
-        BYTES = A_BYTES + COLS * KG_LINE, /* of a place */
+        BYTES = A_BYTES + COLS * KG_LINE, /* per stage */
         STAGES = (200 << 10) / BYTES,
         ASKED = kg_cuda_pipeline_asks(STAGES, BYTES, 0),
-        SUMS = COLS / 2 /* of a thread */
+        SUMS = COLS / 2 /* per thread */
     };
     static_assert((int)ASKED <= (int)KG_HOPPER_MOST, "shared memory");
 };
 
-/* Tiles of c, and how they are shared out: of GROUP rows of tiles the first column, then
- * the next, so that blocks at a time read the same vectors. */
+/* Tiles of c, and their order: the first column of GROUP rows of tiles, then the next
+ * column, so that blocks that run together read the same vectors. */
 struct work {
     int down, along, blocks, steps;
 
@@ -61,7 +61,7 @@ struct work {
     }
 };
 
-/* ---- the thread that brings ---- */
+/* ---- the producer thread ---- */
 template <bool COLUMNS, int VECTORS>
 static __device__ void bring(char *to, const struct kg_boxes *from, int vector, int k,
                              struct kg_barrier *full)
@@ -93,13 +93,13 @@ static __device__ void bring_all(const struct kg_cuda_places &p, const struct wo
     }
 }
 
-/* ---- the warps that compute ---- */
-/* chain += the next n places */
+/* ---- the consumer warps ---- */
+/* chain += the next n stages */
 template <class T>
 static __device__ void multiply(float chain[T::SUMS], const struct kg_cuda_places &p,
                                 struct kg_cuda_turn *t, int half, int n)
 {
-    int before = -1; /* the place whose products may still be read */
+    int before = -1; /* the stage whose products may not be complete */
 
     kg_sums_are_there<T::SUMS>(chain);
     for (int step = 0; step < n; step++, kg_cuda_go_on<T::STAGES>(t)) {
@@ -126,15 +126,15 @@ static __device__ void multiply(float chain[T::SUMS], const struct kg_cuda_place
         kg_cuda_leave(p, before);
 }
 
-/* Where a thread's sums are: [4 j + e] is row `row` + e / 2 * 8, column `col` + 8 j + e %
- * 2. */
+/* Position of a thread's sums: [4 j + e] is row `row` + e / 2 * 8, column `col` + 8 j + e
+ * % 2. */
 struct place {
     int64_t row, col;
     bool twos;
-    bool whole; /* all are within c, as twos */
+    bool whole; /* all are in c, and can be moved as twos */
 };
 
-/* Of what is whole without a question for each; what is added to is fp32. */
+/* WHOLE: without a check per element. get reads what is added to: fp32. */
 template <bool WHOLE>
 static __device__ struct kg_cuda_two get(const struct kg_mat &c, int64_t r, int64_t v,
                                          bool twos)
@@ -154,7 +154,7 @@ static __device__ void set(const struct kg_mat &c, int64_t r, int64_t v, bool tw
         *(uint32_t *)(kg_cuda_bf16(c, r) + v) = kg_pair(x.x, x.y);
 }
 
-/* s <- what is added to */
+/* s <- the sums that are added to */
 template <class T, bool WHOLE>
 static __device__ void load(float s[T::SUMS], const struct kg_mat &old, struct place p)
 {
@@ -187,14 +187,14 @@ static __device__ void store(const struct kg_mat &c, const struct kg_mat &old,
     }
 }
 
-/* A tile's half: one chain, or a chain a chunk. */
+/* Half of a tile: one chain, or (TN) a chain per chunk. */
 template <class T>
 static __device__ void make(const struct kg_mat &c, const float *before,
                             const struct kg_cuda_places &p, struct kg_cuda_turn *t,
                             int half, int steps, struct place at)
 {
     const bool add = before != NULL;
-    struct kg_mat old = c; /* as c lies */
+    struct kg_mat old = c; /* in c's layout */
 
     float chain[T::SUMS], sum[T::A_COLUMNS ? T::SUMS : 1];
 
@@ -248,7 +248,7 @@ static __device__ void make_all(const struct kg_mat &c, const float *old,
     }
 }
 
-/* The first four warps bring, by one thread, and give their registers to the others. */
+/* One thread of the first four warps produces; they give registers to the others. */
 template <class T>
 static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
     product(struct kg_mat c, const float *old, const __grid_constant__ struct kg_boxes a,
@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(KG_PIPELINE_THREADS, 1)
     }
 }
 
-/* ---- which tile ---- */
+/* ---- choice of the tile ---- */
 struct choice {
     int cols;
     bool (*launch)(struct kg_mat c, const float *old, struct kg_mat a, struct kg_mat b);
@@ -305,11 +305,11 @@ enum { WIDTHS = KG_WGMMA_WIDTHS };
 static const struct choice choices[3][WIDTHS] = {
     {{256, launch<256, false, false>}, {128, launch<128, false, false>}},
     {{256, launch<256, false, true>}, {128, launch<128, false, true>}},
-    /* two sums of each element */
+    /* TN: a thread has two sums per element */
     {{192, launch<192, true, true>}, {128, launch<128, true, true>}},
 };
 
-/* The one that takes the least time, of which the left side is as much for any. */
+/* The choice with the least time; reading the left side costs the same for each width. */
 static const struct choice *choose(const struct choice list[WIDTHS], struct kg_mat c)
 {
     enum { LEFT = 32 };

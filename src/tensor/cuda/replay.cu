@@ -12,9 +12,9 @@ enum { RECORDS = 64 };
 
 struct record {
     uint64_t key;
-    bool called; /* once, by its end */
-    bool never;  /* it could not be recorded */
-    void *there; /* owned; NULL: none now */
+    bool called; /* run once without a record */
+    bool never;  /* could not be recorded */
+    void *there; /* owned; NULL: none */
 };
 
 static struct record records[RECORDS]; /* a ring */
@@ -43,8 +43,8 @@ static struct record *record_of(uint64_t key)
     return r;
 }
 
-/* A device that ends a recording in its middle refuses what comes next in it, too: that
- * body is no failure before it was called for itself. */
+/* A device that aborts a recording also refuses later calls in it. So an error of the
+ * body counts only after it also fails outside a recording. */
 static kg_status make(struct record *r, kg_status (*body)(void *arg, struct kg_err *err),
                       void *arg, struct kg_err *err)
 {
@@ -69,7 +69,7 @@ kg_status kg_cuda_replay(uint64_t key, kg_status (*body)(void *arg, struct kg_er
 
     if (!r->called || r->never) {
         KG_TRY(body(arg, err));
-        record_of(key)->called = true; /* another one, where it freed memory */
+        record_of(key)->called = true; /* record_of again: body may have freed memory */
         return KG_OK;
     }
     if (!r->there)

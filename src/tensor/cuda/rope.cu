@@ -49,7 +49,7 @@ static __device__ void turn(float *a, float *b, float angle, float cos_factor,
     *b = kg_fma(x, s, y * c);
 }
 
-/* A thread a pair: element i of what is turned of a head, and the one half of that
+/* A thread per pair: element i of a head's rotated part, and the one half of the part
  * after it. */
 static __global__ void rope(struct kg_mat x, struct kg_turn by, float sin_factor)
 {
@@ -74,19 +74,19 @@ kg_status kg_cuda_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
     return kg_dev_done("rope", err);
 }
 
-/* ---- bias, rope, rounding and the way into a cache ---- */
+/* ---- bias, rope, rounding and scattering ---- */
 struct list {
     int n;
     struct kg_heads of[KG_HEADS_AT_ONCE];
 };
 
-/* Pairs of a row; of an odd one the last is alone. */
+/* Pairs per row; if its length is odd, the last element is alone. */
 static __host__ __device__ inline int64_t pairs_of(const struct kg_heads *h)
 {
     return (h->x.cols + 1) / 2;
 }
 
-/* Pair p of a row: one that is turned, or two others of its head. */
+/* Pair p of a row: two rotated elements, or two others of its head. */
 static __device__ void one_pair(const struct kg_heads *h, const struct kg_turn *by,
                                 int64_t n, int64_t p)
 {
@@ -112,7 +112,7 @@ static __device__ void one_pair(const struct kg_heads *h, const struct kg_turn *
         kg_cuda_store(to, row, hi, b);
 }
 
-/* A thread a pair, of all parts of a row one after the other. */
+/* A thread per pair; the pairs of all entries of `list`, one entry after another. */
 static __global__ void heads(struct list list, struct kg_turn by)
 {
     int64_t p = (int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x;

@@ -5,8 +5,8 @@
 #include "tensor/cuda/eights_internal.h"
 
 /* ---- moving ---- */
-/* dst[rows[n]] = src[n], or the reverse: dst[n] = src[rows[n]].   T: what a thread
- * moves; all in those: n, rows of `cols`, which begin `to` and `from` apart */
+/* dst[rows[n]] = src[n], or the reverse: dst[n] = src[rows[n]].   T: what a thread moves,
+ * and the unit of cols and of the strides to and from */
 template <typename T> struct moved {
     T *dst;
     const T *src;

@@ -9,7 +9,7 @@
 #include "tensor/cuda/cuda_internal.h"
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
-enum { DEPTH = 32, PAD = 4 /* banks */, AT_ONCE = TILE * DEPTH / THREADS };
+enum { DEPTH = 32, PAD = 4 /* for banks */, AT_ONCE = TILE * DEPTH / THREADS };
 
 typedef float tile[DEPTH][TILE + PAD];
 
@@ -30,12 +30,12 @@ static __device__ void bring_queries(tile &to, const struct kg_mat &a, int64_t f
     }
 }
 
-/* to[j][i] <- number k + j of vector first + i; beyond the last panel, or number, 0 */
+/* to[j][i] <- number k + j of vector first + i; 0 after the last panel or number */
 template <bool HALF>
 static __device__ void bring_codes(tile &to, const struct kg_codes &m, int64_t first,
                                    int64_t k)
 {
-    enum { PARTS = KG_PANEL / AT_ONCE }; /* of a panel's sixteen */
+    enum { PARTS = KG_PANEL / AT_ONCE }; /* of a panel's sixteen vectors */
     const int part = (int)threadIdx.x % PARTS, j = (int)threadIdx.x / PARTS % DEPTH;
     const int panel = (int)threadIdx.x / PARTS / DEPTH, i = panel * KG_PANEL;
     const int64_t at = (((first + i) / KG_PANEL * m.cols) + k + j) * PARTS + part;
@@ -60,7 +60,7 @@ static __device__ void bring_codes(tile &to, const struct kg_codes &m, int64_t f
     }
 }
 
-/* part <- n more links of the chain of each product */
+/* part <- the chain of each product, with n more factors */
 static __device__ void chain(float part[EACH][EACH], const tile &a, int i, const tile &b,
                              int j, int n)
 {
@@ -72,7 +72,7 @@ static __device__ void chain(float part[EACH][EACH], const tile &a, int i, const
                 part[r][c] = kg_fma(b[k][j + c], a[k][i + r], part[r][c]);
 }
 
-/* sum <- the first chunk, or one more. */
+/* End of a chunk: sum (=|+=) part, and part restarts. */
 static __device__ void add_chunk(float sum[EACH][EACH], float part[EACH][EACH],
                                  bool first)
 {

@@ -2,10 +2,10 @@
  * rounded once at the store. */
 #include "tensor/cuda/eights_internal.h"
 
-/* 1 + e^-x by fewer steps than kg_cuda_exp, as they are half of the time here: an e^-x
- * below 2^-24 adds nothing, so that no power of 2 is below the least and one product is
- * enough, by half of the power, as there is no 2^128. Of NaN it is any: callers multiply
- * by x. */
+/* 1 + e^-x in fewer steps than by kg_cuda_exp, which would take half of the kernel's
+ * time. An e^-x below 2^-24 adds nothing, so -x is at least -86: then 2^n is a normal
+ * number, and one multiplication suffices; by 2^(n-1), because n may be 128. For NaN the
+ * result is any number: callers multiply by x. */
 static __device__ inline float one_plus_exp_minus(float x)
 {
     const struct kg_cuda_exp_parts e = kg_cuda_exp_within(
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS, 12)
     const int64_t n = blockIdx.x, f = kg_cuda_eights_first();
     const struct kg_mat from[] = {gate, up};
     struct kg_cuda_eights x[2];
-    float by[KG_EIGHT]; /* apart from the division, which has branches */
+    float by[KG_EIGHT]; /* first, because divisions have branches */
 
     if (f >= h.cols)
         return;

@@ -3,7 +3,7 @@
 #include "tensor/cuda/cuda_internal.h"
 #include <stdio.h>
 
-/* What the bits of products depend on, beside the device. */
+/* What determines the bits of products, besides the device. */
 static void products(char *text, size_t bytes)
 {
     if (kg_cuda_used() == KG_CUDA_CUBLAS)

@@ -28,7 +28,7 @@ void kg_cuda_trial_fill(struct kg_mat m, bool down, bool cancels, uint32_t seed)
     KG_LAUNCH(fill, kg_grid(m.rows, 1), KG_ROW_THREADS, m, down, cancels, seed);
 }
 
-/* found[b] <- of every KG_TRIAL_BLOCKS-th row from b on. A warp a block. */
+/* found[b] <- differences in every KG_TRIAL_BLOCKS-th row from b on; a warp per block. */
 static __global__ void compare(struct kg_cuda_others *found, struct kg_mat x,
                                struct kg_mat y)
 {
