@@ -1,11 +1,11 @@
-/* The backends of tests, by name, and what a test says of them through its environment:
- *   KEDGE_TEST_BACKEND     which of them one is that nobody names; it is said once
- *   KEDGE_TEST_PRODUCTS    who makes products of bf16: cublas, own, exact (the default),
- *                          or unpinned: cublas by its fastest plans
+/* The backends of tests, by name, and what the environment chooses for a test program:
+ *   KEDGE_TEST_BACKEND     the backend to open if no name is given; logged once
+ *   KEDGE_TEST_PRODUCTS    implementation of bf16 products: cublas, own, exact (the
+ *                          default), or unpinned: cublas with its fastest plans
  *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
- *   KEDGE_TEST_WITHOUT     what of a device is done another way, as a list with commas:
- *                          replay, draw, copies, wgmma, attention
- *   KEDGE_TEST_ONLY        the one test of the program that runs
+ *   KEDGE_TEST_WITHOUT     what a device must not use, separated by commas: replay, draw,
+ *                          copies, wgmma, attention
+ *   KEDGE_TEST_ONLY        the only test of the program to run
  * The program is linked without this file and reads none of these.
  */
 #include "emu/backends.h"
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cmocka's; the program has none. */
+/* From cmocka; NULL in the program. */
 extern void cmocka_set_test_filter(const char *pattern) __attribute__((weak));
 
 __attribute__((constructor)) static void run_only(void)
@@ -44,8 +44,7 @@ static bool is_without(const char *name)
     return false;
 }
 
-/* A table without some of its slots: callers go the way that backends without them
- * go. */
+/* The table without some slots: callers then do as for backends that lack them. */
 static const struct kg_backend *less(const struct kg_backend *be)
 {
     static struct kg_backend table;
@@ -71,7 +70,7 @@ kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
                                   .mma_only = is_without("wgmma"),
                                   .attention_mma_only = is_without("wgmma") ||
                                                         is_without("attention"),
-                                  /* a test looks at it, the program does not */
+                                  /* tests access device memory, the program does not */
                                   .shown = cmocka_set_test_filter != NULL};
     return kg_cuda_products_find(&opts->products,
                                  opts->unpinned ? "cublas"
@@ -80,7 +79,7 @@ kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
                                  err);
 }
 
-/* A test program stands some folders below the library of its build. */
+/* A test program is some folders below the library of its build. */
 static kg_status open_cuda(const struct kg_backend **be, struct kg_err *err)
 {
     enum { ABOVE = 5 };
@@ -106,7 +105,7 @@ static const struct {
     {"cpu", "the kernels of this machine's processor", kg_backend_open_cpu},
     {"cuda", "an NVIDIA GPU", open_cuda},
     {"far", "the CPU's on memory that the host cannot touch", kg_far_open},
-    /* the last: not everywhere is a compiler for it */
+    /* last, because not every machine has a compiler for it */
     {"emu", "kernels for devices, emulated", kg_emu_open},
 };
 

@@ -1,10 +1,10 @@
-/* A cuBLASLt that computes on the host, for tests: plans that differ in bits and in
- * speed by design, of which most are traps.
+/* A cuBLASLt that computes on the host, for tests: plans that differ in bits and in speed
+ * by design; most of them are traps.
  *
- * Compiled by tests into a library of the real one's name, which the emulation opens; the
- * memory that it computes on is lent to it. It says which plan made the last product, and
- * what time products would have taken. Whoever breaks its rules (split sums not
- * forbidden where workspace is, a description left over) is refused or counted.
+ * Tests compile it into a library with the real one's name, which the emulation opens;
+ * memory for products is lent to it. It records which plan made the last product, and
+ * what time products would have taken. A caller that breaks its rules (allows split sums
+ * without a workspace, leaves a description) is refused or counted.
  */
 #include "emu/blas_fake.h"
 #include "tensor/cuda/lt.h"
@@ -16,8 +16,8 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* ---- plans ---- */
-/* How K factors are added: in blocks one after the other; two halves that are added; from
- * behind; without the last. */
+/* How K factors are added: block after block; in two halves, which are added; from the
+ * last to the first; without the last ones. */
 enum order { IN_ORDER, IN_HALVES, FROM_BEHIND, NOT_ALL };
 
 /* What a plan's order may depend on. */
@@ -55,8 +55,8 @@ static enum order not_all(struct result c)
 /* By enum kg_fake_plan. */
 static const struct {
     double seconds;
-    enum order (*order)(struct result c); /* NULL: in order, always */
-    int64_t least, most;                  /* rows; most 0: any */
+    enum order (*order)(struct result c); /* NULL: always in order */
+    int64_t least, most;                  /* rows; most 0: any number */
     int split;
     size_t workspace;
 } plans[] = {
@@ -77,7 +77,7 @@ static const struct {
     [KG_FAKE_SHORT] = {0.1, not_all, 0, 0, 1, 0},
 };
 
-/* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
+/* Plans offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
 static const int few[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, KG_FAKE_HALVES, KG_FAKE_SLOW,
                        KG_FAKE_ODD, KG_FAKE_GAP, KG_FAKE_FEW, -1},
@@ -136,7 +136,7 @@ EXPORTED int kg_fake_in_place(int only)
 EXPORTED struct kg_fake_last kg_fake_last(void) { return last; }
 EXPORTED double kg_fake_seconds(void) { return now; }
 
-/* ---- what is made and destroyed ---- */
+/* ---- objects ---- */
 struct layout {
     bool used, wide; /* wide: fp32 */
     int64_t rows, cols, stride;
@@ -243,7 +243,7 @@ EXPORTED int cublasLtMatmulPreferenceDestroy(void *preference)
 EXPORTED int kg_fake_things(void) { return things; }
 
 /* ---- products ---- */
-/* Neither memory nor split sums, or both. */
+/* Whether the preferences allow neither a workspace nor split sums, or both. */
 static bool asks_rightly(void)
 {
     const uint64_t reductions = preferences[KG_LT_PREF_REDUCTIONS];
@@ -269,7 +269,7 @@ EXPORTED int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *a, void 
     for (*n = 0; *n < max && offered[*n] >= 0; ++*n) {
         offers[*n] = (struct kg_lt_offer){.workspace = plans[offered[*n]].workspace};
         offers[*n].plan.data[0] = (uint64_t)offered[*n];
-        offers[*n].plan.data[7] = ++unset; /* bytes that say nothing differ each time */
+        offers[*n].plan.data[7] = ++unset; /* bytes without meaning differ each time */
     }
     return KG_LT_OK;
 }
@@ -277,7 +277,7 @@ EXPORTED int cublasLtMatmulAlgoConfigGetAttribute(const struct kg_lt_plan *plan,
                                                   int attribute, void *value,
                                                   size_t bytes, size_t *written)
 {
-    /* of a plan of zeros, too; the number of the plan is that of its kernel */
+    /* also for a plan of zeros; a plan's number is its kernel's */
     const uint32_t number = (uint32_t)plan->data[0];
     const uint32_t config[KG_LT_CONFIGS] = {number, number,
                                             (uint32_t)plans[number].split};
@@ -304,7 +304,7 @@ static float factor(struct factors f, int64_t v, int64_t k)
 }
 
 /* The sums of one vector of the right with n of the left, side by side: left (k, STRIP),
- * right (k). Each sum is made in its own order, as if it were alone. */
+ * right (k). Each sum is added in its own order, as if it were alone. */
 enum { STRIP = 128 };
 
 /* Factors from..to, a block at a time. */
@@ -363,7 +363,7 @@ static void store(void *to, bool wide, int64_t at, float sum, const float *old)
     ((uint16_t *)to)[at] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* returns false when there is no memory */
+/* returns false: no memory */
 static bool multiply(void *d, const struct layout *to, const float *old, enum order order,
                      struct factors a, struct factors b, int64_t k)
 {
@@ -391,7 +391,7 @@ static bool multiply(void *d, const struct layout *to, const float *old, enum or
     return room;
 }
 
-/* Whether the plan makes products of these rows and sums. */
+/* Whether the plan supports so many rows and factors. */
 static bool makes(size_t plan, int64_t m, int64_t k)
 {
     return m >= plans[plan].least && (plans[plan].most == 0 || m <= plans[plan].most) &&

@@ -1,12 +1,12 @@
-/* Fibers in the place of a block's threads.
+/* Fibers instead of a block's threads.
  *
- * A fiber keeps its stack from block to block: it calls the kernel's body, says that it
- * is done, and waits to be called again. Changing fibers is a jump; only the first entry
- * of each needs a context of its own. Who may run is a bit for each lane of each warp, so
- * that the next one of any schedule is a bit operation away.
+ * A fiber keeps its stack from block to block: it calls the kernel's body, marks itself
+ * done, and waits for the next call. Changing fibers is a jump; only the first entry of
+ * each needs a context. Each warp has a bit for every lane that can run, so bit
+ * operations find the next fiber of any schedule.
  *
- * A fault is told once, by the operation that asks next; the fibers stand anywhere then,
- * and all begin anew.
+ * A fault is reported once, by the next kg_dev_done. Fibers may be anywhere in the kernel
+ * then, so all of them restart.
  */
 #define _GNU_SOURCE
 #include "emu/emu_internal.h"
@@ -25,33 +25,33 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* of an H100, as far as kernels may rely on them */
+/* limits of an H100 that kernels may rely on */
 enum { THREADS = KG_EMU_THREADS, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
 enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64, VIEWS = 64 };
-/* stacks that began alike within their pages would share a few lines of the cache */
+/* stacks that begin at equal offsets in their pages would share a few cache lines */
 enum { SHIFT = 5 * 64, SHIFTED = 4096 };
 
-/* Where to go on. Before a call that never returns, and in the C library's longjmp, the
- * address sanitizer asks the system where the stack is and forgets all that it knows of
- * it: nine tenths of the time of a test. So the jumps are the compiler's, in functions
- * that it leaves alone. */
+/* Where a fiber continues. For the C library's longjmp and before a call that never
+ * returns, AddressSanitizer asks the system for the stack and forgets all that it knows
+ * of it: nine tenths of a test's time. So the jumps are compiler builtins, in functions
+ * that it does not instrument. */
 typedef void *place[5];
 #define UNWATCHED __attribute__((noinline, no_sanitize_address))
 
 enum state { AT_BLOCK, AT_WARP, ASLEEP, DONE };
 
-/* One line of the cache: changing fibers is mostly waiting for memory. */
+/* One cache line: changing fibers is mostly waiting for memory. */
 struct fiber {
     _Alignas(64) place at;
-    enum state state; /* why it waits; of one that is ready, why it did */
-    int line;         /* of the barrier */
+    enum state state; /* what it waits for; if it can run, what it waited for */
+    int line;         /* source line of the barrier */
     bool begun;
 };
 
 struct warp {
     uint32_t ready; /* a bit for each lane */
     int waiting;    /* lanes at an exchange */
-    int exchanges;  /* of this block: the last two are kept */
+    int exchanges;  /* in this block; `shown` has the last two */
     char shown[2][KG_EMU_WARP][KG_EMU_SHOWN];
 };
 
@@ -59,7 +59,7 @@ struct shared {
     const void *name;
     size_t bytes;
     char *memory;
-    uint64_t block; /* that it was last filled for */
+    uint64_t block; /* for which it was last filled */
 };
 
 static enum kg_emu_schedule order;
@@ -67,29 +67,29 @@ static struct fiber fibers[THREADS];
 static struct warp warps[WARPS];
 static struct shared shared[NAMES];
 static char *stacks;
-static _Thread_local char fault[256]; /* what is to be told; "" for nothing */
-static _Thread_local bool unasked;    /* something was begun since kg_dev_done */
+static _Thread_local char fault[256]; /* to be reported; "": none */
+static _Thread_local bool unasked;    /* something was started since kg_dev_done */
 
-/* of the block that runs */
+/* of the running block */
 static const char *kernel;
 static void (*body)(void *);
 static void *body_arg;
 static unsigned n_threads, now, at_barrier, done;
-static uint64_t block; /* counted through all launches */
+static uint64_t block; /* counted over all launches */
 static size_t shared_bytes, asked_bytes;
 static place home;
 
-/* A copy by another thread comes between launches. Recursive: a test that jumps out of a
- * fault in a kernel must not stop the next. */
+/* Copies by other threads run between launches. Recursive: a test that jumps out of a
+ * fault in a kernel must not block the next. */
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int64_t launches, lost_at = -1; /* counted through all; -1: it is not lost */
+static int64_t launches, lost_at = -1; /* counted over all; -1: not lost */
 
-static const void *views[VIEWS]; /* what is lent to the launch */
+static const void *views[VIEWS]; /* lent to the next launch */
 static size_t n_views;
 
 struct kg_emu_dim kg_emu_thread, kg_emu_block;
 
-extern const struct kg_backend kg_cuda_table; /* its kernels are for nvcc, too */
+extern const struct kg_backend kg_cuda_table; /* nvcc compiles its kernels, too */
 kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err)
@@ -139,10 +139,10 @@ static bool is_lost(void) { return lost_at >= 0 && launches >= lost_at; }
 
 UNWATCHED static _Noreturn void leave(place to) { __builtin_longjmp(to, 1); }
 
-/* Behind a jump: the compiler does not know that other fibers ran before it came back. */
+/* After a jump: tells the compiler that other fibers ran in between. */
 static inline void reload(void) { __asm__ volatile("" ::: "memory"); }
 
-/* A thread's: the block ends here. */
+/* Fault of a thread: ends the block. */
 void kg_emu_blame(const char *fmt, ...)
 {
     va_list ap;
@@ -167,11 +167,11 @@ kg_status kg_dev_done(const char *op, struct kg_err *err)
     return KG_EDEVICE;
 }
 
-/* ---- who runs ---- */
+/* ---- scheduling ---- */
 static int lowest(uint32_t bits) { return __builtin_ctz(bits); }
 static int highest(uint32_t bits) { return 31 - __builtin_clz(bits); }
 
-/* The first that is ready from thread `from` on, or the last before `from`. */
+/* The first ready thread from thread `from` on; and (_last) the last ready thread. */
 static int ready_from(unsigned from)
 {
     for (unsigned w = from / KG_EMU_WARP; w < n_threads / KG_EMU_WARP; w++) {
@@ -218,7 +218,7 @@ UNWATCHED static _Noreturn void enter(int t)
     __builtin_unreachable(); /* the context was just made */
 }
 
-/* To the next thread, or out of the block where none is left or all wait. */
+/* Continues with the next thread; leaves the block if none is left or all wait. */
 UNWATCHED static _Noreturn void go_on(void)
 {
     int t = next_thread();
@@ -228,7 +228,7 @@ UNWATCHED static _Noreturn void go_on(void)
     leave(home);
 }
 
-/* Threads [first, first+n), of whole warps, met; they go on if it was at one place. */
+/* Threads [first, first+n), whole warps, have met; they continue if at the same line. */
 static void release(unsigned first, unsigned n, const char *where)
 {
     for (unsigned t = first; t < first + n; t++)
@@ -275,7 +275,7 @@ static void fiber_main(void)
 }
 
 /* ---- a block ---- */
-/* Some wait for what will not come: the first of them. */
+/* Reports the first thread that waits for what never comes. */
 static void blame_waiting(void)
 {
     unsigned t = 0;
@@ -301,7 +301,7 @@ UNWATCHED static void run_block(void)
         warps[w].waiting = warps[w].exchanges = 0;
         warps[w].ready = ~0u;
     }
-    now = n_threads - 1; /* round robin begins behind it */
+    now = n_threads - 1; /* round robin starts after it */
     if (__builtin_setjmp(home) == 0)
         go_on();
     reload();
@@ -311,7 +311,7 @@ UNWATCHED static void run_block(void)
         blame("a block ends before %d boxes that it began", kg_emu_boxes_left());
 }
 
-/* Of the address sanitizer, where it is: what it knew of the frames that are gone. */
+/* Of AddressSanitizer, if linked: clears what it knew of abandoned frames. */
 void __asan_unpoison_memory_region(const volatile void *p, size_t n) KG_GUEST;
 
 static void forget_fibers(void)
@@ -322,7 +322,7 @@ static void forget_fibers(void)
         __asan_unpoison_memory_region(stacks, (size_t)STACK * THREADS);
 }
 
-/* A stack ends at a page that stays closed. */
+/* A stack ends at a page that is never accessible. */
 static bool make_stacks(void)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -373,8 +373,8 @@ static void run_grid(struct kg_emu_dim grid)
 }
 
 /* ---- records ---- */
-/* A launch, or a call of what does not launch. Records are in the C library's memory, as
- * a driver's are in its own: not counted, and no allocation that a test lets fail. */
+/* A launch, or a call that is no launch. Records use the C library's memory, as a driver
+ * uses its own: it is not counted, and failing allocations of tests do not affect it. */
 struct entry {
     struct entry *next;
     const char *name;
@@ -389,7 +389,7 @@ struct entry {
 struct record {
     struct entry *first, **end;
 };
-static struct record *recording; /* NULL: none is made */
+static struct record *recording; /* NULL: not recording */
 static bool no_records;
 
 void kg_emu_records(bool possible) { no_records = !possible; }
@@ -412,7 +412,7 @@ static void note(const struct entry *e, const void *arg, size_t bytes)
     recording->end = &new->next;
 }
 
-/* By the thread that makes one. */
+/* A fault while recording. */
 static void not_recorded(const char *what)
 {
     if (!recording)
@@ -504,7 +504,7 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
     pthread_mutex_unlock(&busy);
 }
 
-/* A word of it that is an address of the device's is a pointer. */
+/* Words of the argument that are device addresses are pointers. */
 void kg_emu_lend(const void *argument, size_t bytes)
 {
     const char *word = (const char *)argument;
@@ -522,7 +522,7 @@ void kg_emu_lend(const void *argument, size_t bytes)
     }
 }
 
-/* ---- what threads ask for ---- */
+/* ---- calls of threads ---- */
 void kg_emu_argument(const char *name, const void *p)
 {
     kernel = name;
@@ -547,7 +547,7 @@ const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
     return shown[0];
 }
 
-/* Pages of its own: the array ends where they end. */
+/* In pages of its own, where the array ends at the end of a page. */
 static char *shared_new(size_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -571,7 +571,7 @@ static struct shared *shared_of(const void *name, size_t bytes)
     BLAME("more than %d names of shared memory", (int)NAMES);
 }
 
-/* NaN for the first thread that comes. */
+/* Filled with NaN for the first thread of a block. */
 static void *shared_here(const void *name, size_t bytes)
 {
     struct shared *s = shared_of(name, bytes);
@@ -611,7 +611,7 @@ void kg_emu_row(const void *row, int line)
 }
 
 /* ---- memory ---- */
-/* No number, as what a device gives may be anything. */
+/* Fills with NaN, because a device's memory may contain anything. */
 void kg_dev_spoil(void *memory, uint64_t bytes)
 {
     if (recording)
@@ -680,7 +680,7 @@ struct pinned {
     uint64_t bytes;
     max_align_t memory[];
 };
-static struct pinned *pins; /* owned; those that are not given back */
+static struct pinned *pins; /* owned; not unpinned yet */
 
 void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
 {
@@ -697,14 +697,14 @@ void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
 }
 
 /* ---- copies that the host does not wait for ---- */
-/* The device's side is done when it is asked for; the host's is held back. In the C
- * library's memory, as records are. */
+/* The device's part is done at once, the host's part at the wait. In the C library's
+ * memory, as records are. */
 struct later {
     struct later *next;
     char *host;
-    uint64_t bytes, mark; /* 0: there is none behind it yet */
+    uint64_t bytes, mark; /* 0: no mark follows it yet */
     bool down;
-    char held[]; /* what comes down, or what went up */
+    char held[]; /* data for the host, or what the host gave */
 };
 static struct later *laters; /* owned, in order */
 
@@ -715,7 +715,7 @@ static bool is_poison(const char *p, uint64_t bytes)
     return bytes == 0;
 }
 
-/* It is done: the host's memory is the host's again. */
+/* The copy is complete: the host's memory belongs to the host again. */
 static void give_later(const struct later *l)
 {
     if (!l->down && memcmp(l->host, l->held, l->bytes) != 0)
@@ -726,7 +726,7 @@ static void give_later(const struct later *l)
         memcpy(l->host, l->held, l->bytes);
 }
 
-/* Before p is given back: none of them may be within. */
+/* Before p is unpinned: no copy may be within it. */
 static void end_within(const struct pinned *p)
 {
     const char *begin = (const char *)p->memory;
@@ -756,7 +756,7 @@ static bool is_pinned(const void *to, uint64_t bytes)
     return p;
 }
 
-/* Those that come before a mark, or all: they are done, faults among them told. */
+/* Completes copies before a mark, or all, and reports their faults. */
 static void give_all(const char *what, uint64_t mark)
 {
     pthread_mutex_lock(&busy);
@@ -771,7 +771,7 @@ static void give_all(const char *what, uint64_t mark)
     pthread_mutex_unlock(&busy);
 }
 
-/* The host stands still until all is done. */
+/* The host waits until all copies are complete. */
 void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
@@ -787,7 +787,7 @@ void kg_dev_get(void *to, const void *from, uint64_t bytes)
     give_all("get", UINT64_MAX);
 }
 
-/* returns where it is held; NULL after a fault */
+/* returns the held data; NULL after a fault */
 static char *hold(const char *what, void *host, uint64_t bytes, bool down)
 {
     struct later *l = calloc(1, sizeof *l + bytes), **end = &laters;
@@ -892,7 +892,7 @@ void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
     pthread_mutex_unlock(&busy);
 }
 
-/* Within the device. */
+/* A copy or zeros within the device. */
 struct within {
     void *to;
     const void *from; /* NULL: zeros */
@@ -930,7 +930,7 @@ void kg_dev_zero(void *to, uint64_t bytes)
     (void)kg_dev_call(zero_now, &(struct within){to, NULL, bytes}, sizeof(struct within));
 }
 
-/* ---- what a library does ---- */
+/* ---- calls of libraries ---- */
 void kg_dev_lend(const void *const *memory, size_t n) { kg_pages_lend(memory, n); }
 void kg_dev_take_back(const void *const *memory, size_t n)
 {

@@ -1,10 +1,9 @@
-/* What a thread of a device asks for and does not wait for at once: copies to shared
- * memory, boxes of matrices, writes for products, and products of four warps (dev.h,
- * hopper.h).
+/* Asynchronous operations of a device's threads: copies to shared memory, boxes of
+ * matrices, writes for products, and products of four warps (dev.h, hopper.h).
  *
- * All is done as late as it may: where a thread waits for it. Until then its destination
- * has bytes of 0xff, which are NaN, and what it reads must stay. So a read before the
- * wait, or a place that is given away too early, shows in the results.
+ * Each is done as late as possible, when a thread waits for it. Until then its
+ * destination has bytes of 0xff, which are NaN, and its operands must not change. So a
+ * read before the wait, or memory that is reused too early, shows in the results.
  */
 #include "emu/emu_internal.h"
 
@@ -15,7 +14,7 @@
 
 enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
 enum { BARRIERS = 64, BOXES = 64, ATOM = 1024 };
-/* columns as two bytes each: a box of bf16, which is swizzled, and one of fp32 */
+/* columns in units of two bytes: of a bf16 box, which is swizzled, and of an fp32 box */
 enum { BOX_COLS = 64, FP32_BOX_COLS = 8 };
 enum { PRODUCTS = 32, HELD = 4, WRITES = 32 };
 
@@ -24,7 +23,7 @@ static unsigned n_threads;
 static unsigned here(void) { return kg_emu_thread.x; }
 
 /* ---- copies ---- */
-/* What a thread has asked for and not waited for. */
+/* Copies that a thread has begun and not waited for. */
 static struct copies {
     struct copy {
         void *to;
@@ -32,7 +31,7 @@ static struct copies {
         int bytes;
     } list[COPIES];
     int n, groups;
-    int ends[GROUPS]; /* copies of group g and of those before it */
+    int ends[GROUPS]; /* copies in groups 0 to g */
 } copies[KG_EMU_THREADS];
 
 void kg_emu_copy(void *to, const void *from, int bytes, int line)
@@ -80,7 +79,7 @@ void kg_emu_copies_wait(int n)
 }
 
 /* ---- barriers ---- */
-/* A box on its way to shared memory. */
+/* A box that has not arrived in shared memory. */
 struct box {
     char *to;
     struct kg_emu_matrix from;
@@ -90,13 +89,13 @@ struct box {
 static struct barrier {
     const void *at;
     int expected, arrived;
-    int64_t bytes; /* that belong to the phase, less those on their way */
+    int64_t bytes; /* expected in the phase, minus those of its boxes */
     unsigned phase;
     struct box boxes[BOXES];
     int n_boxes;
 } barriers[BARRIERS];
 static int n_barriers;
-static const struct barrier *awaited[KG_EMU_THREADS]; /* by threads that sleep */
+static const struct barrier *awaited[KG_EMU_THREADS]; /* by sleeping threads */
 
 static struct barrier *barrier_at(const void *at, int line)
 {
@@ -142,8 +141,8 @@ static bool is_awaited(const struct barrier *b)
     return t < n_threads;
 }
 
-/* Once all have arrived its boxes come, but not before somebody waits for them; who waits
- * goes on. */
+/* If all have arrived, delivers the boxes, but not before a thread waits for them, and
+ * wakes the waiting threads. */
 static void end_phase(struct barrier *b)
 {
     if (b->arrived < b->expected || b->bytes != 0 || (b->n_boxes > 0 && !is_awaited(b)))
@@ -200,7 +199,7 @@ void kg_emu_box(char *to, const struct kg_emu_matrix *from, int64_t row, int64_t
 }
 
 /* ---- writes for products ---- */
-/* What a thread has written and not ended: not there yet. */
+/* Writes that a thread has begun and not ended: not visible yet. */
 static struct writes {
     struct write {
         void *to;
@@ -237,14 +236,14 @@ static struct products {
         bool adds;
         struct kg_emu_factors a, b;
         const uint32_t *left[4]; /* instead of a: registers of the four lanes of a row */
-        int of;                  /* sums, held[of] */
+        int of;                  /* index of its sums in held */
     } list[PRODUCTS];
     int n, groups;
     int ends[GROUPS];
     struct held {
-        float *d; /* the thread's; NaN until it has waited for all products of it */
+        float *d; /* the thread's; NaN until it has waited for all products into it */
         float sums[KG_EMU_SUMS];
-        int cols, n; /* products of it that are not done */
+        int cols, n; /* products into it that are not done */
     } held[HELD];
     bool begun;
 } products[KG_EMU_THREADS];
@@ -265,7 +264,7 @@ static void multiply(float *sums, const struct product *p)
 
 void kg_emu_products_begin(void) { products[here()].begun = true; }
 
-/* The index of sums d, which are taken from the thread with their first product. */
+/* The index of sums d; their first product takes them from the thread. */
 static int hold(struct products *p, float *d, int cols, int line)
 {
     const size_t bytes = (size_t)cols / 2 * sizeof *d;
@@ -327,7 +326,7 @@ void kg_emu_products_end(void)
     p->ends[p->groups++] = p->n;
 }
 
-/* They are done: the sums are the thread's again, which must not have written them. */
+/* All products are done: gives back the sums, which the thread must not have written. */
 static void give_sums(const struct held *h, int line)
 {
     const unsigned char *byte = (const unsigned char *)h->d;

@@ -60,7 +60,7 @@ static double factor(const struct kg_emu_factors *f, int v, int k)
     return (double)kg_bf16_to_f32(x);
 }
 
-/* Row lane / 4 of the warp's sixteen, or that eight below it. */
+/* Row lane / 4 of the warp's sixteen, and the row eight below it. */
 static void load_left(double left[2][FACTORS], unsigned thread,
                       const struct kg_emu_factors *a, const uint32_t *const *registers)
 {

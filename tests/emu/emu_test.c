@@ -1,5 +1,5 @@
-/* The emulation of devices finds what it is for: races, barriers that some never reach,
- * memory of the wrong kind or beyond its end. */
+/* The emulation of devices finds what it must: races, barriers that some threads never
+ * reach, memory of the wrong kind or beyond its end. */
 #include "emu/emu_testing.h"
 #include "tensor/backend_testing.h"
 
@@ -28,7 +28,7 @@ static void *there(size_t bytes)
     return p;
 }
 
-/* A trial on 0, 1, 2, ..   returns its status; what it left in y */
+/* Runs a trial on 0, 1, 2, ..   returns its status; y <- its result */
 static kg_status trial(enum kg_trial t, enum kg_emu_schedule order, float *y)
 {
     float x[THREADS], *in = there(sizeof x), *out = there(sizeof x);
@@ -184,7 +184,7 @@ static void a_fetch_wants_pinned_memory(void **state)
     kg_buf_free(emu(), y);
 }
 
-/* x (THREADS) in pinned memory, on its way up and down again. */
+/* Copies up and down again, in pinned memory. */
 static void a_copy_belongs_to_itself_until_it_is_waited_for(void **state)
 {
     const size_t bytes = THREADS * sizeof(float);
@@ -222,7 +222,7 @@ static void a_copy_belongs_to_itself_until_it_is_waited_for(void **state)
     kg_buf_free(emu(), y);
 }
 
-/* A device begins with what is asked for when it comes to it. */
+/* A device zeros asynchronously, so alloc must call kg_dev_done. */
 static void memory_is_zero_when_it_is_given(void **state)
 {
     char *p, x[8];
@@ -246,7 +246,7 @@ static void a_lost_device_is_no_lack_of_memory(void **state)
     kg_buf_free(emu(), there(8));
 }
 
-/* Whether a child ends by a signal, or by a sanitizer's word. */
+/* Whether a signal or a sanitizer ends a child that acts. */
 static bool dies(void (*act)(void *), void *arg)
 {
     int status = 0;
@@ -319,7 +319,7 @@ static void the_matrix_instruction_multiplies(void **state)
 /* ---- products of four warps ---- */
 enum { FOUR_M = 64, FOUR_N = 128, FOUR_K = 64 };
 
-/* Integers that are small enough for exact sums. */
+/* Integers small enough for exact sums. */
 static float four_a(int i) { return (float)(i * 37 % 11 - 5); }
 static float four_b(int i) { return (float)(i * 53 % 13 - 6); }
 
@@ -336,7 +336,7 @@ static bool is_product(const float *y)
     return true;
 }
 
-/* y <- what a trial of kg_trial_four, or with `two` of kg_trial_two, leaves
+/* y <- the result of a trial of kg_trial_four, or (two) of kg_trial_two
  * returns its status */
 static kg_status trial_of(bool two, int t, enum kg_emu_schedule order, float *y)
 {
@@ -363,10 +363,10 @@ static kg_status trial_of(bool two, int t, enum kg_emu_schedule order, float *y)
 
 struct fault {
     int trial;
-    const char *says; /* "": no fault, but no product either */
+    const char *says; /* "": no fault, but a wrong product */
 };
 
-/* Each shows in every order, and does not stay; trial 0 is good. */
+/* Each shows in every order, and does not persist; trial 0 is good. */
 static void each_shows(bool two, const struct fault *rows, size_t n)
 {
     static float y[FOUR_M * FOUR_N];
@@ -397,7 +397,7 @@ static void what_four_warps_do_not_wait_for_is_no_number(void **state)
         {KG_FOUR_SHORT, " for others of its barrier"},
         {KG_FOUR_BOXES, "a block ends before 2 boxes that it began"},
         {KG_FOUR_ASKEW, "to a multiple of 1024"},
-        {KG_FOUR_MORE, " barrier"}, /* too many, or they end a second phase */
+        {KG_FOUR_MORE, " barrier"}, /* too many arrivals, or a second phase */
     };
 
     (void)state;
@@ -435,7 +435,7 @@ static kg_status turn_round(void *arg, struct kg_err *e)
     return t->also ? t->also(t) : KG_OK;
 }
 
-/* x <- number, number + 1, ..;   returns whether y is its reverse after a call */
+/* x <- number, number + 1, ..;   returns whether y is its reverse after a replay */
 static bool turns(struct turn *t, uint64_t key, int number, const float *y)
 {
     float x[THREADS];
@@ -459,11 +459,11 @@ static void what_is_recorded_is_launched_again(void **state)
         assert_true(turns(&t, 77, 10 * call, y));
         assert_int_equal(t.calls, call < 2 ? call : 2);
     }
-    t.y = other; /* the record has what it was given */
+    t.y = other; /* the record has the old arguments */
     assert_true(turns(&t, 77, 5, y));
     assert_true(turns(&t, 78, 6, other));
     assert_int_equal(t.calls, 3);
-    kg_buf_free(emu(), there(1)); /* no record lives longer than memory */
+    kg_buf_free(emu(), there(1)); /* freeing memory ends all records */
     for (int number = 0; number < 3; number++)
         assert_true(turns(&t, 77, number, other));
     assert_int_equal(t.calls, 5);
@@ -557,7 +557,7 @@ static void a_body_that_fails_is_called_again(void **state)
     for (int number = 0; number < 3; number++)
         assert_true(turns(&t, 9, number, t.y));
     assert_int_equal(t.calls, 4);
-    t.also = fails_at_third; /* that is recorded */
+    t.also = fails_at_third; /* which is recorded */
     t.calls = 1;
     assert_true(turns(&t, 10, 1, t.y));
     assert_int_equal(kg_op_replay(emu(), 10, turn_round, &t, &err), KG_EINVAL);
@@ -568,7 +568,7 @@ static void a_body_that_fails_is_called_again(void **state)
     kg_buf_free(emu(), t.y);
 }
 
-/* The oldest goes where there are many. */
+/* If there are many keys, the oldest record is discarded. */
 static void records_are_of_some_keys(void **state)
 {
     enum { KEYS = 70 };
@@ -588,7 +588,7 @@ static void records_are_of_some_keys(void **state)
     kg_buf_free(emu(), t.y);
 }
 
-/* As a device does to what is launched behind that which no record can have. */
+/* As a device refuses launches after one that broke the recording. */
 static kg_status breaks_a_record(struct turn *t)
 {
     return t->calls == 2 ? kg_fail(&err, KG_EDEVICE, "the record is over") : KG_OK;
@@ -603,7 +603,7 @@ static void a_device_that_records_nothing_computes(void **state)
     kg_emu_records(false);
     for (int number = 0; number < 4; number++)
         assert_true(turns(&t, 1, number, t.y));
-    assert_int_equal(t.calls, 5); /* twice where it was tried */
+    assert_int_equal(t.calls, 5); /* twice when recording was tried */
     t = (struct turn){.x = t.x, .y = t.y, .also = breaks_a_record};
     for (int number = 0; number < 3; number++)
         assert_true(turns(&t, 2, number, t.y));

@@ -1,12 +1,12 @@
-/* The CPU on memory that the host cannot touch: what a device will ask of its callers,
- * tried out by every test that runs on it.
+/* The CPU with memory that the host cannot access: every test that runs on it checks what
+ * a device requires of its callers.
  *
- * A buffer is closed but while an operation runs that was given a view of it; memory of
- * the host in the place of the backend's is an error that names the operation. Calls from
- * a parallel region are refused, and threads beside each other wait.
+ * A buffer is accessible only during an operation that was given a view of it. Host
+ * memory instead of backend memory is an error that names the operation. Calls from a
+ * parallel region are refused, and concurrent calls wait.
  *
- * The one idea: it computes nothing. An operation lends the buffers that its views lie in
- * to the CPU's table and takes them back.
+ * It computes nothing itself: an operation lends the buffers of its views to the CPU's
+ * table and takes them back.
  */
 #define _GNU_SOURCE
 #include "emu/far.h"
@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* recursive: a test that jumps out of a fault in an operation must not stop the next */
+/* recursive: a test that jumps out of a fault in an operation must not block the next */
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static const struct kg_backend *cpu; /* computes */
 
@@ -43,8 +43,7 @@ static void take_back(const void *const *views, size_t n)
     pthread_mutex_unlock(&busy);
 }
 
-/* The body of a slot: the call of the CPU's, and the backend's memory among its
- * arguments. */
+/* The body of a slot: the CPU's call, and the backend memory among its arguments. */
 #define LENDING(call, ...)                                                               \
     const void *const views[] = {__VA_ARGS__};                                           \
     const size_t n_views = sizeof views / sizeof *views;                                 \
@@ -181,7 +180,7 @@ static kg_status far_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *e
 static kg_status far_matmul_onto(struct kg_mat c, struct kg_mat old, struct kg_mat a,
                                  struct kg_mat b, struct kg_err *err)
 {
-    KG_TRY(far_cast(c, old, err)); /* the CPU has no such slot */
+    KG_TRY(far_cast(c, old, err)); /* the CPU lacks this slot */
     return far_matmul(c, a, b, KG_MATMUL_NT, true, err);
 }
 static kg_status far_scatter_rows(struct kg_mat pool, struct kg_ivec rows,
@@ -308,7 +307,7 @@ static kg_status far_sum_squares(double *out, struct kg_vec x, struct kg_vec min
 }
 static double far_peak(enum kg_dtype t, double flops) { return cpu->peak(t, flops); }
 
-/* Weights lie as the CPU's. */
+/* Weights have the CPU's layout. */
 static struct kg_backend table = {
     .name = "far",
     .describe = describe,

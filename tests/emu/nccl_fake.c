@@ -1,11 +1,11 @@
-/* A library of the tests' own in the place of NCCL: bytes go from process to process by
- * files of a folder beside it, which the id names.
+/* Replaces NCCL in tests: processes exchange bytes through files in a folder next to this
+ * library; the id names the folder.
  *
- * Nothing waits, as in a communicator that is not blocking: a group ends when its sends
- * are written; what it receives is looked for whenever the communicator is asked how it
- * stands. FAKE_NCCL says which call fails, and of which rank ("send@1"); "silent@1" never
- * sends, "dies@1" ends its process in the midst of sending. Where FAKE_NCCL_BEHIND is
- * set, only when that file is there. Compiled by tests (nccl_testing.h).
+ * Nothing blocks, as in a non-blocking communicator: a group ends when its sends are
+ * written; what it receives is looked for whenever the communicator's state is queried.
+ * FAKE_NCCL names the call that fails and its rank ("send@1"); "silent@1" never sends,
+ * "dies@1" kills its process while it sends. If FAKE_NCCL_BEHIND is set, this applies
+ * only after that file exists. Compiled by tests (nccl_testing.h).
  */
 #define _GNU_SOURCE
 #include "emu/nccl_fake.h"
@@ -49,7 +49,7 @@ static bool is_asked(const char *call)
     return asked && strcmp(asked, own) == 0 && (!behind || access(behind, F_OK) == 0);
 }
 
-/* ---- what it says of itself ---- */
+/* ---- about the library ---- */
 
 EXPORTED int ncclGetVersion(int *version)
 {
@@ -178,7 +178,7 @@ EXPORTED int ncclGroupEnd(void)
     return e == KG_NCCL_OK && comm.n_in > 0 ? KG_NCCL_IN_PROGRESS : e;
 }
 
-/* *came: it was there */
+/* *came <- whether the message was there */
 static int read_in(bool *came, const struct message *m)
 {
     char path[256], more;

@@ -19,17 +19,17 @@
 
 struct buffer {
     struct buffer *next;
-    char *pages; /* behind a page that stays closed, and before one */
+    char *pages; /* between two pages that are never accessible */
     size_t bytes;
-    uint64_t asked; /* bytes of these */
+    uint64_t asked; /* requested bytes */
     bool open;
     bool lent;
 };
 
-static struct buffer *buffers; /* owned; those that are not freed */
+static struct buffer *buffers; /* owned; not freed yet */
 static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
-static uint64_t held, most; /* bytes that were asked for */
+static uint64_t held, most; /* requested bytes */
 
 /* of AddressSanitizer; NULL without it */
 extern void __asan_poison_memory_region(const volatile void *p, size_t n)
@@ -37,7 +37,7 @@ extern void __asan_poison_memory_region(const volatile void *p, size_t n)
 extern void __asan_unpoison_memory_region(const volatile void *p, size_t n)
     __attribute__((weak));
 
-/* Buffers from here on have huge pages, where the system gives them: few to protect. */
+/* Buffers of this size use huge pages, if the system has them: fewer to protect. */
 enum { HUGE = 2 << 20, LARGE_BYTES = HUGE / 4 };
 
 static bool is_poisoned(const struct buffer *b)
@@ -50,7 +50,7 @@ static void set_open(struct buffer *b, bool open)
     if (b->open == open)
         return;
     if (!is_poisoned(b))
-        /* fails where a mapping was never there: then what follows faults */
+        /* fails if there never was a mapping: then the next access faults */
         (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
     else if (open)
         __asan_unpoison_memory_region(b->pages, b->bytes);
@@ -59,7 +59,7 @@ static void set_open(struct buffer *b, bool open)
     b->open = open;
 }
 
-/* Every buffer as it is to be: by hosts that may touch all, or by those it is lent to. */
+/* Opens every buffer, as the host may touch all; or only those that are lent. */
 static void set_all(bool open)
 {
     for (struct buffer *b = buffers; b; b = b->next)
@@ -89,7 +89,7 @@ static void lend_views(const void *const *views, size_t n, bool lent)
     }
 }
 
-/* ---- how much ---- */
+/* ---- amounts ---- */
 static uint64_t all_there_is(void)
 {
     const char *text = getenv("KEDGE_TEST_MEMORY");
@@ -119,7 +119,7 @@ kg_status kg_pages_free_bytes(uint64_t *total, uint64_t *free, struct kg_err *er
     return KG_OK;
 }
 
-/* ---- life ---- */
+/* ---- allocation ---- */
 static bool has_room(uint64_t bytes)
 {
     uint64_t total, free;
@@ -135,7 +135,7 @@ static bool map(struct buffer *b, uint64_t bytes)
     char *at;
 
     b->asked = bytes;
-    b->bytes = (bytes + step) / step * step; /* one at least */
+    b->bytes = (bytes + step) / step * step; /* at least one */
     at = mmap(NULL, b->bytes + page + step, PROT_NONE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
@@ -181,7 +181,7 @@ void kg_pages_free(void *memory)
     at = find(memory);
     b = *at;
     if (b) {
-        /* closed for ever, and one mapping with what is around them */
+        /* never accessible again, and one mapping with the pages around it */
         (void)mmap(b->pages, b->bytes, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         held -= b->asked;
@@ -191,7 +191,7 @@ void kg_pages_free(void *memory)
     kg_mem_free(b);
 }
 
-/* ---- who may touch them ---- */
+/* ---- access ---- */
 bool kg_pages_hold(const void *p)
 {
     bool found;

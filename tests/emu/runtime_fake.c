@@ -1,10 +1,10 @@
-/* A CUDA runtime without a device, for tests of the host's side: which calls are made, by
+/* A CUDA runtime without a device, for tests of the host's code: which calls are made, by
  * which thread, in which order, and what is waited for.
  *
- * Linked with the objects of libkedge_cuda.so in the place of NVIDIA's, which promises
- * nothing about when a stream does what it was asked for; this one does everything as
- * late as it may, when somebody waits for it. Kernels compute nothing. What NVIDIA's
- * documentation forbids is an error, as there, or a fault that is told.
+ * It is linked with the objects of libkedge_cuda.so instead of NVIDIA's, which promises
+ * nothing about when a stream runs an operation. This one runs everything as late as
+ * possible, when a thread waits for it. Kernels compute nothing. What NVIDIA's
+ * documentation forbids is an error, as there, or a fault (kg_fake_runtime_fault).
  */
 #define _GNU_SOURCE
 #include "emu/runtime_fake.h"
@@ -27,10 +27,10 @@ struct op {
     enum kind kind;
     void *to;
     const void *from;
-    void *held; /* owned, in the place of `from`: of memory that is not page-locked */
+    void *held; /* owned copy of `from`, if that is not page-locked */
     size_t bytes;
     int value;
-    struct CUstream_st *other; /* that is awaited, to its number-th operation */
+    struct CUstream_st *other; /* awaited, up to its number-th operation */
     uint64_t number;
 };
 struct list {
@@ -66,7 +66,7 @@ static struct CUstream_st *streams;
 static struct memory *memories;
 static char fault[256];
 static int failing;
-static _Thread_local int current; /* device 0 until a thread says otherwise */
+static _Thread_local int current; /* a thread starts with device 0 */
 static _Thread_local int last = cudaSuccess;
 
 /* a capture */
@@ -101,7 +101,7 @@ static bool is_lost(void)
     return failing != cudaSuccess && failing != cudaErrorMemoryAllocation;
 }
 
-/* A call that needs a context makes one on the device of its thread. */
+/* A call that needs a context makes one on its thread's device. */
 static cudaError_t come(const char *call)
 {
     if (current != KG_FAKE_GOOD)
@@ -109,7 +109,7 @@ static cudaError_t come(const char *call)
     return is_lost() ? (cudaError_t)failing : cudaSuccess;
 }
 
-/* ... and one that waits, or acts at once, ends the capture of its thread. */
+/* ... and one that waits, or acts at once, breaks a capture by its thread. */
 static cudaError_t act(const char *call)
 {
     const cudaError_t e = come(call);
@@ -201,7 +201,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     return say(come("cudaStreamCreateWithFlags"));
 }
 
-/* Around each call that touches what threads share. */
+/* The body of each call that accesses what threads share. */
 #define LOCKED(e)                                                                        \
     do {                                                                                 \
         cudaError_t result_;                                                             \
@@ -272,7 +272,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
         return say(cudaSuccess);
     LOCKED(wait_for("cudaEventSynchronize", event->stream, event->number));
 }
-/* Not the first time that it is asked, but the next. */
+/* The first query is too early; the next one is not. */
 static cudaError_t query(struct CUevent_st *event)
 {
     const bool there = !event->stream || event->stream->done >= event->number;
@@ -351,7 +351,7 @@ static struct memory **find(const void *p)
     return m;
 }
 
-/* It holds no number. */
+/* The memory is NaN. */
 static cudaError_t take(const char *call, void **p, size_t bytes, enum where where)
 {
     cudaError_t e = act(call);
@@ -408,7 +408,7 @@ static bool lies(const void *p, enum where a, enum where b)
     return m && (m->where == a || m->where == b);
 }
 
-/* Memory that is not page-locked is read before the call returns, or written. */
+/* Host memory that is not page-locked is read or written before the call returns. */
 static cudaError_t copy(struct op o, enum cudaMemcpyKind kind, struct CUstream_st *s)
 {
     const bool up = kind == cudaMemcpyHostToDevice, down = kind == cudaMemcpyDeviceToHost;
@@ -544,7 +544,7 @@ cudaError_t cudaGetLastError(void)
 {
     const int e = last;
 
-    last = is_lost() ? failing : cudaSuccess; /* such an error stays */
+    last = is_lost() ? failing : cudaSuccess; /* a lost device keeps its error */
     return (cudaError_t)e;
 }
 const char *cudaGetErrorString(cudaError_t e)
