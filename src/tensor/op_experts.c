@@ -118,8 +118,8 @@ kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                              : missing(be, op, err);
 }
 
-/* weight (data NULL: all 1) and place have one element per slot; or x has one row. */
-/* weight (if it has data) has a place for each of its elements, or x a row for each. */
+/* ---- weighted sums ---- */
+/* weight.data NULL: all are 1. x has a row for each slot or, with `place`, any rows. */
 static kg_status check_places(const struct kg_backend *be, const char *op,
                               struct kg_mat weight, struct kg_mat x, struct kg_ivec place,
                               struct kg_err *err)

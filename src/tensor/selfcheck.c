@@ -250,7 +250,7 @@ static bool is_near(const struct check *c, const struct near_case *n, int64_t i,
     return fabs((double)c->got[i] - *want) <= *most;
 }
 
-/* Checks every step-th element of large products; odd, to meet all tile places. */
+/* Checks every step-th element; step is odd, so that all places of a tile occur. */
 static kg_status check_near(const struct check *c, const struct near_case *n,
                             struct kg_err *err)
 {

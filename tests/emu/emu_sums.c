@@ -2,8 +2,8 @@
  * in double; a device's own sum may differ in the last bits.
  *
  * Tests on emulated kernels spend most of their time here, so this file is compiled for
- * speed and without sanitizers. Sums that do not depend on each other stand side by side,
- * and each is added to in its own order.
+ * speed and without sanitizers. Independent sums are computed side by side, each in its
+ * own order.
  */
 #include "emu/emu_internal.h"
 

@@ -40,7 +40,7 @@ struct sides {
 };
 
 /* ---- shared memory ---- */
-/* A place: both met matrices as boxes of 64 columns; for keys also lse and d. */
+/* A stage: both met matrices as boxes of 64 columns; for keys also lse and d. */
 template <int HD, bool KEYS> struct shape {
     enum {
         SIDE = HD / KG_BOX * KG_BOX_BYTES, /* 64 rows of a matrix */
@@ -354,7 +354,7 @@ struct four {
     int parity; /* of the next kg_cuda_meet */
 };
 
-/* Zeros the rows of a place from `n` on, by all consumer warps. */
+/* Zeros the rows of a stage from `n` on, by all consumer warps. */
 template <int HD>
 static __device__ void hide(struct four *f, struct kg_barrier *meets, char *place, int n)
 {
@@ -444,7 +444,7 @@ template <int HD, bool KEYS> struct computer {
         if constexpr (!KEYS)
             take_own(rows, g, w, row);
     }
-    /* returns the current place when it is full, with rows after the sequence zeroed */
+    /* returns the current stage when it is full, with rows after the sequence zeroed */
     __device__ char *come(const struct kg_cuda_places &p, struct kg_barrier *meets,
                           int left)
     {
@@ -470,7 +470,7 @@ template <int HD, bool KEYS> struct computer {
             leave(p);
         }
     }
-    /* dv += p dO and dk += ds q, or dq += ds k, for the place at `met`.   brought: for
+    /* dv += p dO and dk += ds q, or dq += ds k, for the stage at `met`.   brought: for
      * keys, lse and d of it, from the thread's first row on */
     __device__ void add(struct kg_factors_at met, const struct kg_cuda_brought *brought,
                         int side, const struct view<KEYS> &v, float in)

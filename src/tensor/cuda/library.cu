@@ -31,7 +31,7 @@ extern "C" void *kg_mem_calloc(size_t count, size_t size, const char *what,
 {
     if (door)
         return door->calloc(count, size, what, err);
-    err->code = KG_ENOMEM; /* before `open`, only kg_fail allocates */
+    err->code = KG_ENOMEM; /* before `open`, only kg_fail allocates (long messages) */
     err->message[0] = 0;
     return NULL;
 }
@@ -44,7 +44,7 @@ extern "C" void kg_mem_free(void *block)
 static __global__ void nothing(void) {}
 
 /* ---- the stream and its records ---- */
-cudaStream_t kg_dev_stream; /* these five live as long as the process */
+cudaStream_t kg_dev_stream; /* this and the next three live as long as the process */
 cudaStream_t kg_dev_beside;
 cudaEvent_t kg_dev_launched;
 cudaEvent_t kg_dev_marks[KG_DEV_MARKS];

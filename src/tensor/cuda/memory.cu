@@ -185,7 +185,7 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
 }
 
 /* Inputs of operations are stored one after another until the host knows that the device
- * has read them, so no operation waits for the copies of the last one. */
+ * has read them, so no operation waits for the copies of another. */
 static struct {
     char *base; /* owned, for the process's life */
     uint64_t bytes, used;

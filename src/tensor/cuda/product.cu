@@ -193,7 +193,7 @@ static void exact(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
 
 /* ---- choice of implementation ---- */
 static enum kg_cuda_products used;
-static bool by_mma, attention_by_mma; /* the only kernels */
+static bool by_mma, attention_by_mma; /* never wgmma */
 
 static bool changes(const struct kg_cuda_opts *opts)
 {

@@ -40,7 +40,7 @@ enum {
     BUCKETS = 5,
     REFERENCES = 4,
     OFFERED = 16,
-    CHOICES = OFFERED + 3 /* two own, the reference */
+    CHOICES = OFFERED + 3 /* two of kedge's, the reference */
 };
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 enum { OWN_ROWS = 128, YES = 1, NO };
@@ -198,7 +198,7 @@ static __global__ void draw_sums(struct kg_mat m, bool none)
                         false);
 }
 
-/* Digest of each row's bits, in any order of additions; one warp per row. */
+/* Digest of each row's bits, whatever the order of additions; one warp per row. */
 static __global__ void digest(uint64_t *digests, struct kg_mat m)
 {
     const int64_t r = blockIdx.x;

@@ -9,7 +9,7 @@
 #include "tensor/cuda/cuda_internal.h"
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
-enum { DEPTH = 32, PAD = 4 /* for banks */, AT_ONCE = TILE * DEPTH / THREADS };
+enum { DEPTH = 32, PAD = 4 /* bank conflicts */, AT_ONCE = TILE * DEPTH / THREADS };
 
 typedef float tile[DEPTH][TILE + PAD];
 

@@ -2,8 +2,8 @@
  * rounded once at the store. */
 #include "tensor/cuda/eights_internal.h"
 
-/* 1 + e^-x in fewer steps than by kg_cuda_exp, which would take half of the kernel's
- * time. An e^-x below 2^-24 adds nothing, so -x is at least -86: then 2^n is a normal
+/* 1 + e^-x in fewer steps than by kg_cuda_exp, as exponentials take half of the kernels'
+ * time. An e^-x below 2^-24 adds nothing, so -x is clamped at -86: then 2^n is a normal
  * number, and one multiplication suffices; by 2^(n-1), because n may be 128. For NaN the
  * result is any number: callers multiply by x. */
 static __device__ inline float one_plus_exp_minus(float x)
