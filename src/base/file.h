@@ -14,7 +14,7 @@
 
 /* Appends the whole file to out. Refuses files larger than max_bytes (the error names the
  * size) and anything but a regular file, because reading a pipe could block forever.
- * errors: NOTFOUND, EIO (also not a regular file), ENOMEM, EFORMAT (too large) */
+ * errors: ENOTFOUND, EIO (also not a regular file), ENOMEM, EFORMAT (too large) */
 kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 /* kg_file_read for a path that the user chose: pipes and devices are read to the end. */
@@ -28,7 +28,7 @@ kg_status kg_file_read_secret(struct kg_str *out, const char *path, uint64_t max
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* A read-only map of a regular file. An empty file maps to data = NULL, bytes = 0.
- * errors: NOTFOUND, EIO (also not a regular file), ENOMEM */
+ * errors: ENOTFOUND, EIO (also not a regular file), ENOMEM */
 struct kg_map {
     const unsigned char *data; /* owned map */
     uint64_t bytes;
@@ -48,14 +48,14 @@ void kg_map_guard(void);
  * On failure the temporary file is removed and an old file is untouched. Exception: if
  * the last sync fails, the new file is in place but a crash of the machine may lose it.
  * On success, also removes temporary files that killed writers of this path left, or logs
- * a warning.   errors: NOTFOUND (no such folder), EIO, ENOSPACE, ENOMEM */
+ * a warning.   errors: ENOTFOUND (no such folder), EIO, ENOSPACE, ENOMEM */
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_file_temporary appends PATH.tmp-PID-N to name, unique to this writer. Such a file
  * outlives a killed process; kg_file_remove_stale removes those of this path whose
  * process no longer runs here, so also those of live processes on other machines or in
- * other containers.   errors: ENOMEM; kg_file_remove_stale: NOTFOUND (no folder), EIO */
+ * other containers.   errors: ENOMEM; kg_file_remove_stale: ENOTFOUND (no folder), EIO */
 kg_status kg_file_temporary(struct kg_str *name, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_remove_stale(const char *path, struct kg_err *err) KG_MUST_CHECK;
@@ -79,7 +79,7 @@ kg_status kg_file_writer_open(struct kg_file_writer *w, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 /* Truncates an existing file to `keep_bytes` and continues it, as a resumed run does with
  * its logs. Creates a missing file if keep_bytes is 0.
- * errors: NOTFOUND, EFORMAT (shorter than keep_bytes), EIO, ENOMEM */
+ * errors: ENOTFOUND, EFORMAT (shorter than keep_bytes), EIO, ENOMEM */
 kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
                                 uint64_t keep_bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,
@@ -124,7 +124,7 @@ kg_status kg_file_replace(const char *from, const char *to,
                           struct kg_err *err) KG_MUST_CHECK;
 
 /* Makes path a symbolic link to target, atomically replacing an old link. Removes an old
- * PATH.tmp, the name of the temporary link.   errors: NOTFOUND, EIO, ENOSPACE */
+ * PATH.tmp, the name of the temporary link.   errors: ENOTFOUND, EIO, ENOSPACE */
 kg_status kg_file_link(const char *target, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 
@@ -146,7 +146,7 @@ kg_status kg_file_lock_take(struct kg_file_lock *lock, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 void kg_file_lock_release(struct kg_file_lock *lock);
 
-/* Bytes that an unprivileged process may still write at path.   errors: NOTFOUND, EIO */
+/* Bytes that an unprivileged process may still write at path.   errors: ENOTFOUND, EIO */
 kg_status kg_file_free_bytes(uint64_t *bytes, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
 

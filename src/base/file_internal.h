@@ -19,7 +19,7 @@ void kg_map_leave(const struct kg_map *map);
 /* fsync, under both test switches.   returns 0 or -1 */
 int kg_file_sync_fd(int fd);
 
-/* "PATH: cannot DOING: TEXT" for errno.   returns NOTFOUND, ENOSPACE, ENOMEM or EIO */
+/* "PATH: cannot DOING: TEXT" for errno.   returns ENOTFOUND, ENOSPACE, ENOMEM or EIO */
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing);
 
 /* Fsyncs a folder / the folder that holds path: a rename in it then survives a crash. */

@@ -15,7 +15,7 @@
 
 uint64_t kg_hash_bytes(const void *bytes, size_t n);
 
-/* Hashes a file through a map; *n_bytes out: its length.   errors: NOTFOUND, EIO */
+/* Hashes a file through a map; *n_bytes out: its length.   errors: ENOTFOUND, EIO */
 kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 

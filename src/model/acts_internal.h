@@ -177,7 +177,7 @@ kg_status kg_acts_create_more(struct kg_acts **out, const struct kg_model *m,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* pack.c: checks the pack of f and copies it to the backend, as a->pack.
- * errors: SHAPE, EINVAL, ENOMEM */
+ * errors: ESHAPE, EINVAL, ENOMEM */
 kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
                         const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
 /* Maximum rank of the adapters of m and of models mixed in; 0: none. */

@@ -109,7 +109,7 @@ struct kg_arch {
     bool no_score_softcap;
 };
 
-/* errors: UNSUPPORTED, lists the valid names */
+/* errors: EUNSUPPORTED, lists the valid names */
 kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                        struct kg_err *err) KG_MUST_CHECK;
 

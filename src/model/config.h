@@ -108,7 +108,7 @@ struct kg_model_config {
  * follows the weights of dir, if present: a head that differs from the embedding is not
  * tied, even if config.json says so, as in transformers 5.
  * ignore: fields without effect according to the user (model.ignore); NULL: none
- * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name),
+ * errors: ENOTFOUND, EFORMAT, EUNSUPPORTED (architecture, field or value, by name),
  * EINVAL (impossible sizes), ECONFLICT (`ignore` names a known field; fields contradict
  * each other); those of the weights' files */
 kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,

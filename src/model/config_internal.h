@@ -1,7 +1,7 @@
 /* Shared by the readers of config.json: the file, and typed values of its fields.
  *
  * Internal to src/model. Errors name the file, the field and its value: EFORMAT, EINVAL,
- * UNSUPPORTED.
+ * EUNSUPPORTED.
  */
 #ifndef KG_MODEL_CONFIG_INTERNAL_H
 #define KG_MODEL_CONFIG_INTERNAL_H
@@ -20,7 +20,7 @@ struct kg_config_reader {
     struct kg_err *err;
 };
 
-/* Fails with UNSUPPORTED, "<file>: key is <value>, expected <expected>" */
+/* Fails with EUNSUPPORTED, "<file>: key is <value>, expected <expected>" */
 kg_status kg_config_refuse(const struct kg_config_reader *r, const char *key,
                            const struct kg_json *value, const char *expected);
 bool kg_config_is_text(const struct kg_json *value, const char *text);

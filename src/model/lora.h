@@ -78,7 +78,7 @@ int kg_lora_count(const struct kg_lora *l, enum kg_lora_kind kind);
 
 /* Reads dir/adapter_config.json: each field is applied, known to have no effect, or
  * refused by name.
- * errors: NOTFOUND, EFORMAT, UNSUPPORTED */
+ * errors: ENOTFOUND, EFORMAT, EUNSUPPORTED */
 kg_status kg_lora_read(struct kg_lora *l, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_parse(struct kg_lora *l, const char *json, size_t n, const char *where,

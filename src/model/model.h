@@ -136,15 +136,15 @@ struct kg_model_opts {
 };
 
 /* Creates a model with its list of parameters but no memory, for planning. Only functions
- * that count bytes or parameters, and kg_model_free, accept it.   errors: ENOMEM, SHAPE
- * (too many elements), UNSUPPORTED (backend, base_dtype), those of adapters */
+ * that count bytes or parameters, and kg_model_free, accept it.   errors: ENOMEM, ESHAPE
+ * (too many elements), EUNSUPPORTED (backend, base_dtype), those of adapters */
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Reads a checkpoint folder. Every tensor of the architecture must be present with its
  * shape. Other tensors are refused unless they cannot affect log-probs (files.c).
- * errors: those of kg_model_config_open and kg_model_outline; NOTFOUND, SHAPE, DTYPE,
- * UNSUPPORTED, each naming the tensor */
+ * errors: those of kg_model_config_open and kg_model_outline; ENOTFOUND, ESHAPE, EDTYPE,
+ * EUNSUPPORTED, each naming the tensor */
 kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -153,7 +153,7 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
 kg_status kg_model_open_files(struct kg_st_set **set, const struct kg_model *m,
                               const char *dir, struct kg_err *err) KG_MUST_CHECK;
 /* Checks that all weights in the files are finite, as training needs. set: the files that
- * m was opened from   errors: NONFINITE, naming file and tensor */
+ * m was opened from   errors: ENONFINITE, naming file and tensor */
 kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* New weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Trainable
@@ -164,20 +164,20 @@ kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *c
 /* A second, trainable model of the same shape and backend with a copy of src's weights
  * (the EMA anchor). opts: its other settings. If src has adapters, only these are
  * copied; the rest is shared with src, which must outlive it.
- * errors: ENOMEM, UNSUPPORTED (adapters with another dtype) */
+ * errors: ENOMEM, EUNSUPPORTED (adapters with another dtype) */
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* A model of base's weights with other adapters or none (opts: lora, adapter, seed). It
  * shares the weights of base, which must outlive it.
- * errors: ENOMEM, UNSUPPORTED (another dtype), those of adapters */
+ * errors: ENOMEM, EUNSUPPORTED (another dtype), those of adapters */
 kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* After this call packs of base may hold sequences of the models in `others`, which share
  * base (kg_model_share); kg_pack_seq.adapter selects the model. Create packs (kg_acts,
  * kg_rows) after it. others: (n) borrowed with the models; of base's dtype
- * errors: UNSUPPORTED (adapters on matrices of experts) */
+ * errors: EUNSUPPORTED (adapters on matrices of experts) */
 kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *others,
                        int32_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
@@ -224,8 +224,8 @@ bool kg_model_moves_routers(const struct kg_model *m);
  * source_dir the tokenizer files, generation_config.json, chat template, and the fields
  * of config.json that have no effect. dtype: BF16 or F32. A model with adapters is
  * written as PEFT does (adapter_config.json, adapter_model.safetensors, fp32; no base),
- * or with `merge` as a checkpoint without adapters.   errors: CONFLICT (not empty),
- * NOTFOUND (source_dir has no model), DTYPE, ENOMEM, those of files */
+ * or with `merge` as a checkpoint without adapters.   errors: ECONFLICT (not empty),
+ * ENOTFOUND (source_dir has no model), EDTYPE, ENOMEM, those of files */
 enum kg_save_part {
     KG_SAVE_ALL,
     /* for weights sharded over ranks: one rank (FRAME) writes everything but values, with
@@ -321,7 +321,7 @@ kg_status kg_acts_p_sum(float *p_sum, struct kg_acts *acts,
  * to the sequences' cache blocks and read there. With `keep`, acts keeps what the
  * backward needs; otherwise its buffers are scratch. hidden (N,D) ct out: borrowed from
  * acts, valid until its next use. In a parallel region each caller needs its own acts.
- * errors: SHAPE (N over max_tokens), EINVAL (ids of tokens, blocks, experts), ENOMEM */
+ * errors: ESHAPE (N over max_tokens), EINVAL (ids of tokens, blocks, experts), ENOMEM */
 struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;

@@ -43,7 +43,7 @@ struct kg_stored {
 struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p);
 
 /* Appends p, whose rows and cols are known, to the slabs.
- * errors: SHAPE (more elements than can be counted) */
+ * errors: ESHAPE (more elements than can be counted) */
 kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
                          struct kg_err *err) KG_MUST_CHECK;
 /* If p, the last of the list, is part of the same file tensor as earlier parameters, sets
@@ -65,13 +65,13 @@ struct kg_lora_choice {
 /* out: (n_base). Targets of m->lora that mean "all" are replaced by names.
  * of_folder: errors refer to adapter_config.json rather than to keys of a recipe
  * errors: EINVAL (a target or pattern without a matrix; a rank above a matrix's; the
- * patterns take too many steps together), EFORMAT, UNSUPPORTED (regular expressions) */
+ * patterns take too many steps together), EFORMAT, EUNSUPPORTED (regular expressions) */
 kg_status kg_lora_choose(struct kg_lora_choice *out, struct kg_model *m, bool of_folder,
                          struct kg_err *err) KG_MUST_CHECK;
 /* lora.c: adds adapters for all targets of m->lora after the listed parameters, which
  * become frozen. name: memory for two names per parameter of a layer; folder: source of
  * m->lora, NULL: a recipe
- * errors: as kg_lora_choose; UNSUPPORTED (only some of a layer's experts, or different
+ * errors: as kg_lora_choose; EUNSUPPORTED (only some of a layer's experts, or different
  * adapters for them) */
 kg_status kg_lora_list(struct kg_model *m, char *name, const char *folder,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -82,7 +82,7 @@ kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Opens a folder's tensors and checks names, shapes and base against m; kg_lora_load also
  * reads their values.
- * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
+ * errors: those of files; ESHAPE, EDTYPE, EUNSUPPORTED, ENONFINITE, by tensor */
 kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_load(struct kg_model *m, const char *dir,
@@ -90,7 +90,7 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir,
 /* lora_base.c: a hash of the base checkpoint (kg_model.base_hash), written to an adapter
  * folder, and checked when it is loaded. A folder without hash passes.
  * set: has all tensors of the checkpoint
- * errors of _check: CONFLICT (another base), EFORMAT */
+ * errors of _check: ECONFLICT (another base), EFORMAT */
 uint64_t kg_lora_base_hash(const struct kg_model *m, const struct kg_st_set *set);
 /* Sets m->base_hash from the files of m->dir, if m shares a base without adapters. */
 kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
@@ -110,7 +110,7 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_tensor_find finds and checks p's tensor in a set; kg_tensor_read reads n values of a
- * tensor from `first` on, as fp32.   errors: NOTFOUND, SHAPE, DTYPE, naming the tensor */
+ * tensor from `first` on, as fp32.   errors: ENOTFOUND, ESHAPE, EDTYPE, by tensor */
 struct kg_st_set;
 kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
                          const struct kg_param *p, struct kg_err *err) KG_MUST_CHECK;
@@ -119,18 +119,18 @@ kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
 
 /* files.c: after all tensors of m were found, refuses other tensors in set, or skips and
  * logs them. Treats other inconsistencies of the folder in the same way.
- * errors: UNSUPPORTED, by tensor */
+ * errors: EUNSUPPORTED, by tensor */
 kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
 
 /* base_dtype.c: sets compute.quant of the matrices that opts.base_dtype names.
- * errors: UNSUPPORTED (no matrix of that type, or not on this backend), those of the
+ * errors: EUNSUPPORTED (no matrix of that type, or not on this backend), those of the
  * files */
 kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *opts,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Row r of a matrix in blocks <- x (cols), rounded to nearest as llama.cpp does.
  * blocks: room for those of a row
- * errors: NONFINITE */
+ * errors: ENONFINITE */
 kg_status kg_model_code_row(const struct kg_param *p, int64_t r, const float *x,
                             unsigned char *blocks, struct kg_err *err) KG_MUST_CHECK;
 /* Logs the number of matrices of each type. */

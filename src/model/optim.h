@@ -41,7 +41,7 @@ struct kg_optim_row {
 };
 size_t kg_optim_n_rows(void);
 const struct kg_optim_row *kg_optim_row_at(size_t i);
-/* errors: NOTFOUND (lists valid names) */
+/* errors: ENOTFOUND (lists valid names) */
 kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -51,7 +51,7 @@ kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int6
 void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is the state afterwards */
 
 /* Set to 0; copy; swap; to = to + from (fp32, same backend). The first three are bitwise.
- * errors: SHAPE (lengths differ), DTYPE (types differ), ENOMEM */
+ * errors: ESHAPE (lengths differ), EDTYPE (types differ), ENOMEM */
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -73,7 +73,7 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
 
 /* Copies elements [first, first+n), in the slab's type, to and from host memory, which
  * may be unaligned.
- * errors: SHAPE (out of range) */
+ * errors: ESHAPE (out of range) */
 kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
                        struct kg_err *err) KG_MUST_CHECK;
 /* kg_slab_read, concurrent with operations of another thread that do not write these

@@ -38,7 +38,7 @@ struct kg_hub_pulled {
 /* Fetches the files that are missing. A file is written under another name and renamed
  * once its length and digest (SHA-256 for LFS, git's SHA-1 for others) match the hub's
  * list; links and refs are written last. An interrupted pull continues where it stopped.
- * errors: NOTFOUND, EINVAL (sign-in needed: the message says where; offline),
+ * errors: ENOTFOUND, EINVAL (sign-in needed: the message says where; offline),
  * EUNSUPPORTED (no safetensors), EFORMAT (not a hub's response, wrong length or digest),
  * EIO, ETIMEOUT, ENOSPACE, EINTERRUPTED, ECONFLICT (another process is pulling it) */
 kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *opts,

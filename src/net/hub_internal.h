@@ -57,7 +57,7 @@ kg_status kg_hub_list_parse(struct kg_hub_list *list, const char *text, size_t n
 kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *site,
                           const struct kg_hub_pull_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Marks the files to fetch.   errors: NOTFOUND (none), EUNSUPPORTED (no safetensors) */
+/* Marks the files to fetch.   errors: ENOTFOUND (none), EUNSUPPORTED (no safetensors) */
 kg_status kg_hub_list_choose(struct kg_hub_list *list,
                              const struct kg_hub_pull_opts *opts,
                              struct kg_err *err) KG_MUST_CHECK;
