@@ -217,7 +217,7 @@ static void an_anchor_that_stands_still_is_on_the_host_of_a_device_alone(void **
     assert_int_equal(train(ROOT "/still", false, fixed, &err), KG_EINVAL);
     assert_non_null(strstr(err.message, "anchor.place: on the CPU"));
     assert_int_equal(train(ROOT "/still", false, idle, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "anchor.place: acts only with"));
+    assert_non_null(strstr(err.message, "anchor.place: has an effect only with"));
     setenv("KEDGE_TEST_BACKEND", "far", 1);
     must_train(ROOT "/still", false, plain);
     must_train(ROOT "/still-host", false, fixed);

@@ -150,10 +150,12 @@ static void options_without_effect(void **state)
          NULL},
         {"bad golds of a task without golds", NULL,
          "eval -m $D --task digits --data $D/test.jsonl --dry-run --bad-golds drop", 1,
-         "--bad-golds: acts only with task math; remove it (default stop)", NULL},
+         "--bad-golds: has an effect only with task math; remove it (default stop)",
+         NULL},
         {"another's wording of no search", NULL,
          "eval -m $D --task digits --data $D/test.jsonl --dry-run --wording search-r1", 1,
-         "--wording: acts only with task search-qa or env search; remove it (default "
+         "--wording: has an effect only with task search-qa or env search; remove it "
+         "(default "
          "kedge)",
          NULL},
         {"reach of no decay", NULL,
@@ -167,7 +169,8 @@ static void options_without_effect(void **state)
          NULL},
         {"sft: RL's learning rate where no RL can follow", NULL,
          ALONE "sft.steps=1 optim.lr=1e-3", 1,
-         "optim.lr: acts only on RL updates, but there are no problems (task.name, "
+         "optim.lr: has an effect only on RL updates, but there are no problems "
+         "(task.name, "
          "data.train); use sft.lr or remove it (default 1e-6), found 1e-3",
          NULL},
         {"sft: RL's clip where no RL can follow", NULL,
@@ -179,7 +182,8 @@ static void options_without_effect(void **state)
         {"sft: RL may follow", NULL, SFT "optim.lr=1e-3", 1, "s.jsonl: cannot open",
          NULL},
         {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
-         "eval.problems: acts only with data.val or task.name arithmetic or countdown; "
+         "eval.problems: has an effect only with data.val or task.name arithmetic or "
+         "countdown; "
          "remove it (default 200), found 5",
          NULL},
         {"a device that is too small", NULL,
@@ -255,7 +259,7 @@ static void configs(void **state)
         {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
          "2048 positions, found 5008, of which the prompt has 8", NULL},
         {"level of a task without", NULL, TRAIN "task.level=easy", 1,
-         "task.level: acts only with", NULL},
+         "task.level: has an effect only with", NULL},
         {"no arguments", NULL, "train", 2, "expected a recipe", NULL},
         {"unknown flag", NULL, TRAIN "--resum", 2, "did you mean --resume?", NULL},
     };
@@ -274,7 +278,8 @@ static void compositions(void **state)
         {"published gradient of a row with one", NULL,
          TRAIN "preset=distill-reverse kl.estimator=truncated-reverse kl.top_k=4 "
                "kl.gradient=published",
-         1, "kl.gradient: acts only with kl.estimator topk-reverse or topk-forward",
+         1,
+         "kl.gradient: has an effect only with kl.estimator topk-reverse or topk-forward",
          NULL},
         {"validation that the sampler refuses", NULL,
          TRAIN "data.val=$D/test.jsonl eval.temperature=1e-5 --dry-run", 1,

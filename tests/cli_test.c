@@ -141,7 +141,7 @@ static void report_writes_a_page_of_runs(void **state)
     need_kedge();
     expect_refusal(2, kedge("", "report"), "expected 1 to 32 runs, found 0");
     expect_refusal(2, kedge("", "report a b"), "expected --out FILE with several runs");
-    expect_refusal(2, kedge("", "report --metrics a"), "acts only without RUN");
+    expect_refusal(2, kedge("", "report --metrics a"), "has an effect only without RUN");
     expect_refusal(1, kedge("", "report %s/none", work), "expected a run");
     expect(0, kedge("",
                     "train task.name=digits model.path=" DIGITS " data.train=" DIGITS
@@ -499,9 +499,9 @@ static void what_computes_is_named_by_flag_or_key(void **state)
                              " model.device=cuda:one --dry-run"),
                    "model.device: expected cuda or cuda:N with N below");
     expect_refusal(2, kedge("", "bench products --device cpu"),
-                   "--device: acts only with");
+                   "--device: has an effect only with");
     expect_refusal(2, kedge("", "score --model " DIGITS " --products own"),
-                   "--products: acts only with --device");
+                   "--products: has an effect only with --device");
 }
 
 /* ---- chat-template ---- */
@@ -715,7 +715,7 @@ static void inspect_verifies_what_was_saved(void **state)
     expect_refusal(1, kedge("", "inspect --verify %s/saved/model", work),
                    "model/config.json: expected the ");
     expect_refusal(2, kedge("", "inspect --verify --tensors %s/saved", work),
-                   "--tensors: acts only without --verify");
+                   "--tensors: has an effect only without --verify");
 }
 
 static void broken_checkpoints_are_refused_by_inspect_and_score_alike(void **state)

@@ -57,7 +57,7 @@ pass "a file in the place of the folder" refuses "file: expected a writable fold
 pass "a folder that cannot be made says how to name another" refuses "--out DIR names another" --out /proc/kedge
 pass "a folder below a file" refuses "expected a writable folder" --quick --out file/below
 pass "keys without --warm" refuses "expected no arguments without --warm, found 'sft.lr=1'" sft.lr=1
-pass "--quick with --warm" refuses "--quick: acts only without --warm" --quick --warm 2
+pass "--quick with --warm" refuses "--quick: has an effect only without --warm" --quick --warm 2
 pass "no steps" refuses "--warm: expected an integer from 1" --warm 0
 # shellcheck disable=SC2046
 pass "too many keys" refuses "expected at most 32" --warm 2 $(seq 1 33 | sed 's/.*/sft.steps=&/')

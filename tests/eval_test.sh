@@ -176,8 +176,8 @@ single() {
 }
 not_by_ranks() {
     refuses "--wait-s: expected several processes" $sets --model "$work/tiny" --wait-s 9 &&
-        refuses "--ranks: acts only without --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
-        refuses "--ranks: acts only without --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
+        refuses "--ranks: has an effect only without --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
+        refuses "--ranks: has an effect only without --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
         refuses "device: expected cpu, cuda or cuda:N, found auto: each of the 2 ranks" $sets --model "$work/tiny" --device auto --ranks 2 &&
         refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" --ranks 2 && [ "$(grep -c 'cannot open' "$work/said")" = 1 ]
 }
@@ -232,8 +232,8 @@ wrong() {
         refuses "expected --model DIR, or --base-url URL" "$work/suite.yaml" &&
         refuses "expected compare DIR_A DIR_B" compare "$work/local" &&
         refuses "no/config.json: cannot open" $sets --model "$work/no" --dry-run &&
-        refuses "--in-flight: acts only with --base-url" $sets --model "$work/tiny" --in-flight 16 &&
-        refuses "--max-batch: acts only without --base-url" $sets --base-url http://127.0.0.1:9/v1 --max-batch 64 &&
+        refuses "--in-flight: has an effect only with --base-url" $sets --model "$work/tiny" --in-flight 16 &&
+        refuses "--max-batch: has an effect only without --base-url" $sets --base-url http://127.0.0.1:9/v1 --max-batch 64 &&
         refuses "--data-dir: expected a set with a relative path" --task arithmetic --level easy --data-dir x --dry-run &&
         refuses "expected one suite" "$work/suite.yaml" "$work/suite.yaml" --model "$work/tiny" &&
         refuses "user_turn: true (--user-turn) sends it as a user message" --base-url http://127.0.0.1:9/v1 --model m --task arithmetic --level easy

@@ -279,9 +279,10 @@ static void replay_without_effect_is_refused(void **state)
 {
     (void)state;
     take_model("qwen3_moe");
-    expect_refused("model.path=" ROOT "/model" REPLAY,
-                   "rollout.router_replay: acts only with rollout.lag above 0 or "
-                   "rollout.dtype other than same");
+    expect_refused(
+        "model.path=" ROOT "/model" REPLAY,
+        "rollout.router_replay: has an effect only with rollout.lag above 0 or "
+        "rollout.dtype other than same");
     expect_refused("model.path=" DIGITS " rollout.lag=1" REPLAY,
                    "rollout.router_replay: expected a model with experts, found "
                    "model_type llama");

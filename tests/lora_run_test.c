@@ -175,9 +175,11 @@ static void what_cannot_be_is_refused(void **state)
         const char *keys[6];
         const char *said;
     } rows[] = {
-        {{BF16, "lora.alpha=8"}, "lora.alpha: acts only with lora.rank above 0"},
-        {{BF16, "lora.targets=q_proj"}, "lora.targets: acts only with lora.rank above 0"},
-        {{BF16, "lora.rslora=true"}, "lora.rslora: acts only with lora.rank above 0"},
+        {{BF16, "lora.alpha=8"}, "lora.alpha: has an effect only with lora.rank above 0"},
+        {{BF16, "lora.targets=q_proj"},
+         "lora.targets: has an effect only with lora.rank above 0"},
+        {{BF16, "lora.rslora=true"},
+         "lora.rslora: has an effect only with lora.rank above 0"},
         {{"lora.rank=4"}, "checkpoint.dtype: adapters are always written"},
         {{BF16, "lora.rank=4", ADAPTER}, "lora.rank: model.adapter has its own rank"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, v_prj]"},

@@ -242,7 +242,8 @@ static void what_has_no_effect_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
         config = config_of(ROOT "/refused", idle[i]);
-        assert_refused(kg_effect_check(config, &e), &e, "ranks.rollout: acts only with");
+        assert_refused(kg_effect_check(config, &e), &e,
+                       "ranks.rollout: has an effect only with");
         kg_config_free(config);
     }
     fresh(ROOT "/refused");

@@ -312,7 +312,7 @@ static const struct refusal {
     {{"rollout.lag=3", NULL},
      "rollout.max_staleness: expected 0 or at least rollout.lag"},
     {{"rollout.dynamic=true", NULL}, "rollout.max_staleness"},
-    {{"episode.env=external", NULL}, "rollout.max_staleness: acts only"},
+    {{"episode.env=external", NULL}, "rollout.max_staleness: has an effect only"},
     {{"episode.env=calculator", "episode.window=90", NULL}, "rollout.max_staleness"},
     {{"algo.advantage=remax", NULL}, "rollout.max_staleness: expected 0 with algo.adv"},
     {{"algo.advantage=token-baseline", NULL}, "rollout.max_staleness"},

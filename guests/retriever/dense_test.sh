@@ -158,7 +158,7 @@ pass "a device to measure a pass on is one that is known" refuses 1 "--device: e
     ./kedge bench search --device gpu
 on_words() {
     ./kedge search query "$work/db" cat --device cpu 2>"$work/said" && return 1
-    grep -q -- "--device: acts only with --dense" "$work/said"
+    grep -q -- "--device: has an effect only with --dense" "$work/said"
 }
 pass "words have no device" on_words
 
@@ -244,7 +244,7 @@ pass "a folder is no file of vectors" refuses 1 "tests/data/vectors: " \
 pass "nothing is left of these" sh -c "! ls $work/db4*"
 given_alone() {
     ./kedge search index --vectors-from "$work/given.npy" "$work/corpus" "$work/db4" 2>"$work/said" && return 1
-    grep -q -- "--vectors-from: acts only with --dense" "$work/said"
+    grep -q -- "--vectors-from: has an effect only with --dense" "$work/said"
 }
 pass "given vectors are an encoder's" given_alone
 in_memory() { ./kedge search check "$work/db" | grep -qF "in memory 3.20 kB as fp16 or 3.20 kB as int8" || { ./kedge search check "$work/db"; return 1; }; }

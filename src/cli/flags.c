@@ -236,7 +236,7 @@ static kg_status check_needs(const struct given *given, const char *name,
     if (!clause)
         return KG_OK;
     kg_needs_say(text, sizeof text, clause);
-    return kg_fail(err, KG_EINVAL, "--%s: acts only %s%s%s", name, text,
+    return kg_fail(err, KG_EINVAL, "--%s: has an effect only %s%s%s", name, text,
                    *clause == '=' ? ", found " : "",
                    *clause != '='   ? ""
                    : *given->action ? given->action

@@ -51,7 +51,7 @@ static void a_key_is_a_flag_too(void **state)
     (void)state;
     taken("score --model m model.adapter=a");
     taken("merge --model m model.adapter=a out");
-    refused("score model.adapter=a", "--adapter: acts only with --model");
+    refused("score model.adapter=a", "--adapter: has an effect only with --model");
     refused("score --model m model.adapters=a",
             "unexpected argument 'model.adapters=a': this command reads no recipe");
     refused("generate --model m rollout.max_tokens=5",
@@ -68,102 +68,120 @@ static void a_key_is_a_flag_too(void **state)
     refused("score --model m -- model.adapter=a",
             "unexpected argument 'model.adapter=a'");
     refused("eval --base-url u --model m model.adapter=a",
-            "--adapter: acts only without --base-url");
+            "--adapter: has an effect only without --base-url");
 }
 
 static void a_flag_that_does_not_act_is_refused(void **state)
 {
     (void)state;
-    refused("search query x.db --port 1 hi", "--port: acts only with serve, found query");
+    refused("search query x.db --port 1 hi",
+            "--port: has an effect only with serve, found query");
     refused("search check x.db --k1 1",
-            "--k1: acts only with index, query, serve or bench, found check");
+            "--k1: has an effect only with index, query, serve or bench, found check");
     refused("search --no-stemming",
-            "--no-stemming: acts only with index, found none of them");
-    refused("data head --json x", "--json: acts only with check, found head");
+            "--no-stemming: has an effect only with index, found none of them");
+    refused("data head --json x", "--json: has an effect only with check, found head");
     refused("grade --structure 1 --kind qa-em",
-            "--structure: acts only with qa-format, found qa-em");
-    refused("wiki corpus --topk 1 x", "--topk: acts only with episodes, found corpus");
-    refused("bench --streams 2", "--streams: acts only with serve, found none of them");
-    refused("bench ops --ranks 2", "--ranks: acts only with ranks or async, found ops");
-    refused("bench ranks --dtype bf16", "--dtype: acts only without ranks");
+            "--structure: has an effect only with qa-format, found qa-em");
+    refused("wiki corpus --topk 1 x",
+            "--topk: has an effect only with episodes, found corpus");
+    refused("bench --streams 2",
+            "--streams: has an effect only with serve, found none of them");
+    refused("bench ops --ranks 2",
+            "--ranks: has an effect only with ranks or async, found ops");
+    refused("bench ranks --dtype bf16", "--dtype: has an effect only without ranks");
     refused("bench ranks --device cuda --products own",
-            "--products: acts only with serve, ceilings, ops, decode, prefill or train, "
+            "--products: has an effect only with serve, ceilings, ops, decode, prefill "
+            "or train, "
             "found "
             "ranks");
     refused("bench ranks --device cuda --libraries d",
-            "--libraries: acts only with serve, ceilings, ops, decode, prefill or train, "
+            "--libraries: has an effect only with serve, ceilings, ops, decode, prefill "
+            "or train, "
             "found "
             "ranks");
     /* what is after all of argv counts, and the whole of its name */
     refused("search --port 1 query x.db serve",
-            "--port: acts only with serve, found query");
-    refused("search --port 1 serv x.db", "--port: acts only with serve, found serv");
-    refused("search --port 1 server x.db", "--port: acts only with serve, found server");
+            "--port: has an effect only with serve, found query");
+    refused("search --port 1 serv x.db",
+            "--port: has an effect only with serve, found serv");
+    refused("search --port 1 server x.db",
+            "--port: has an effect only with serve, found server");
     /* compare names --json alone; of its own table, of keys and of a group */
-    refused("eval compare a b --out c", "--out: acts only without compare");
-    refused("eval --task math compare a b", "--task: acts only without compare");
-    refused("eval compare a b --threads 4", "--threads: acts only without compare");
+    refused("eval compare a b --out c", "--out: has an effect only without compare");
+    refused("eval --task math compare a b", "--task: has an effect only without compare");
+    refused("eval compare a b --threads 4",
+            "--threads: has an effect only without compare");
 }
 
 static void a_flag_without_effect_beside_others_is_refused(void **state)
 {
     (void)state;
-    refused("task --level easy", "--level: acts only with TASK");
-    refused("task -n 3", "--count: acts only with TASK");
-    refused("task --text", "--text: acts only with TASK");
-    refused("presets grpo --all", "--all: acts only without NAME");
-    refused("tokenize -d --add-special", "--add-special: acts only without --decode");
+    refused("task --level easy", "--level: has an effect only with TASK");
+    refused("task -n 3", "--count: has an effect only with TASK");
+    refused("task --text", "--text: has an effect only with TASK");
+    refused("presets grpo --all", "--all: has an effect only without NAME");
+    refused("tokenize -d --add-special",
+            "--add-special: has an effect only without --decode");
     refused("tokenize --no-parse-special --decode",
-            "--no-parse-special: acts only without --decode");
-    refused("serve --train a --drain 1", "--drain: acts only without --train");
+            "--no-parse-special: has an effect only without --decode");
+    refused("serve --train a --drain 1", "--drain: has an effect only without --train");
     refused("serve --chat-template b --train a",
-            "--chat-template: acts only without --train");
-    refused("chat-template --list --now 1", "--now: acts only without --list");
-    refused("chat-template --name a --list", "--name: acts only without --list");
+            "--chat-template: has an effect only without --train");
+    refused("chat-template --list --now 1", "--now: has an effect only without --list");
+    refused("chat-template --name a --list", "--name: has an effect only without --list");
     refused("chat-template --list --chat-template f",
-            "--list: acts only without --chat-template");
-    refused("new d --no-tie --tie", "--tie: acts only without --no-tie");
-    refused("report --metrics --out x", "--out: acts only without --metrics");
-    refused("report --metrics run", "--metrics: acts only without RUN");
-    refused("train --keys --resume", "--resume: acts only without --keys");
-    refused("train --keys recipe.yaml", "--keys: acts only without RECIPE");
-    refused("inspect d --json --tensors", "--tensors: acts only without --json");
-    refused("inspect d --verify --dtype fp32", "--dtype: acts only without --verify");
-    refused("generate --jsonl --json", "--json: acts only without --jsonl");
-    refused("data check x --add-special true", "--add-special: acts only with --model");
-    refused("eval --api chat", "--api: acts only with --base-url");
-    refused("eval --sets a", "--sets: acts only with SUITE");
+            "--list: has an effect only without --chat-template");
+    refused("new d --no-tie --tie", "--tie: has an effect only without --no-tie");
+    refused("report --metrics --out x", "--out: has an effect only without --metrics");
+    refused("report --metrics run", "--metrics: has an effect only without RUN");
+    refused("train --keys --resume", "--resume: has an effect only without --keys");
+    refused("train --keys recipe.yaml", "--keys: has an effect only without RECIPE");
+    refused("inspect d --json --tensors", "--tensors: has an effect only without --json");
+    refused("inspect d --verify --dtype fp32",
+            "--dtype: has an effect only without --verify");
+    refused("generate --jsonl --json", "--json: has an effect only without --jsonl");
+    refused("data check x --add-special true",
+            "--add-special: has an effect only with --model");
+    refused("eval --api chat", "--api: has an effect only with --base-url");
+    refused("eval --sets a", "--sets: has an effect only with SUITE");
     refused("serve --api-key-file f --allow-host h",
-            "--allow-host: acts only without --api-key-file");
-    refused("serve --api-keys f", "--api-keys: acts only with --train");
+            "--allow-host: has an effect only without --api-key-file");
+    refused("serve --api-keys f", "--api-keys: has an effect only with --train");
     refused("serve --train d --api-keys f --api-key-file g",
-            "--api-keys: acts only without --api-key-file");
+            "--api-keys: has an effect only without --api-key-file");
     refused("serve --train d --api-keys f --allow-host h",
-            "--allow-host: acts only without --api-keys");
-    refused("serve --max-models 2", "--max-models: acts only with --train");
+            "--allow-host: has an effect only without --api-keys");
+    refused("serve --max-models 2", "--max-models: has an effect only with --train");
     refused("table r -m x --svg --over kl --against c",
-            "--svg: acts only without --against");
-    refused("table r -m x --svg --over kl --start c", "--svg: acts only without --start");
-    refused("table r -m x --profile --start t/c", "--profile: acts only without --start");
-    refused("bench ranks --nccl d", "--nccl: acts only with --device");
+            "--svg: has an effect only without --against");
+    refused("table r -m x --svg --over kl --start c",
+            "--svg: has an effect only without --start");
+    refused("table r -m x --profile --start t/c",
+            "--profile: has an effect only without --start");
+    refused("bench ranks --nccl d", "--nccl: has an effect only with --device");
     /* beside another flag with one of some values, or with another action */
-    refused("search query x.db --dense m hi",
-            "--dense: acts only with index or --kind dense or hybrid, found query");
-    refused("search query x.db --dense m --kind bm25 hi",
-            "--dense: acts only with index or --kind dense or hybrid, found query");
+    refused(
+        "search query x.db --dense m hi",
+        "--dense: has an effect only with index or --kind dense or hybrid, found query");
+    refused(
+        "search query x.db --dense m --kind bm25 hi",
+        "--dense: has an effect only with index or --kind dense or hybrid, found query");
     refused("search serve x.db --kind dense --dense m --weight 0.3",
-            "--weight: acts only with --kind hybrid");
+            "--weight: has an effect only with --kind hybrid");
     refused("search query x.db --fusion rank hi",
-            "--fusion: acts only with --kind hybrid");
+            "--fusion: has an effect only with --kind hybrid");
     refused("search query x.db --vectors int8 hi",
-            "--vectors: acts only with --kind dense or hybrid");
+            "--vectors: has an effect only with --kind dense or hybrid");
     refused("search query x.db --kind dense --dense m --pooling mean",
-            "--pooling: acts only with index, found query");
-    refused("search index --device cuda c x.db", "--device: acts only with --dense");
+            "--pooling: has an effect only with index, found query");
+    refused("search index --device cuda c x.db",
+            "--device: has an effect only with --dense");
     /* of a group: what is asked of its row */
-    refused("show x --threads 2", "--threads: acts only with --reference");
-    refused("show x --device cpu", "--device: acts only with --reference");
-    refused("eval --base-url u --threads 2", "--threads: acts only without --base-url");
+    refused("show x --threads 2", "--threads: has an effect only with --reference");
+    refused("show x --device cpu", "--device: has an effect only with --reference");
+    refused("eval --base-url u --threads 2",
+            "--threads: has an effect only without --base-url");
 }
 
 static void a_flag_beside_what_it_needs_is_taken(void **state)
@@ -203,7 +221,7 @@ static void bench_alone_has_products_that_are_not_pinned(void **state)
 
     (void)state;
     taken("bench ops --device cuda --unpinned");
-    refused("bench ops --unpinned", "--unpinned: acts only with --device");
+    refused("bench ops --unpinned", "--unpinned: has an effect only with --device");
     for (const struct kg_command *c = kg_commands; c->name; c++) {
         snprintf(line, sizeof line, "%s --unpinned", c->name);
         if (strcmp(c->name, "bench") == 0)
@@ -223,7 +241,7 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("data check --json x");
     taken("grade --answer-tags 2 --kind qa-f1");
     refused("grade --kind math --answer-tags 2",
-            "--answer-tags: acts only with qa-*, found math");
+            "--answer-tags: has an effect only with qa-*, found math");
     taken("eval compare a b --json");
     taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");

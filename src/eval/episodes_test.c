@@ -246,8 +246,8 @@ static void limits_that_are_none_are_refused(void **state)
     ok(kg_suite_open(&suite, in_dir("n.yaml"), &err));
     ok(kg_suite_resolve(&suite, &err));
     assert_int_equal(kg_suite_sets(&sets, &suite, dir, &err), KG_EINVAL);
-    assert_non_null(
-        strstr(err.message, "window: acts only with env search or calculator; rem"));
+    assert_non_null(strstr(
+        err.message, "window: has an effect only with env search or calculator; rem"));
     kg_suite_release(&suite);
 }
 

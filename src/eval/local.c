@@ -371,7 +371,7 @@ static kg_status open_episodes(struct local_work *w, struct kg_err *err)
 
     if (opts.env_opts.how.beside_model && be->host_memory)
         return kg_fail(err, KG_EINVAL,
-                       "search_device: model acts only with a model on a GPU (--device); "
+                       "search_device: model has an effect only on a GPU (--device); "
                        "remove it (default cpu)");
     if (opts.env_opts.how.beside_model)
         opts.env_opts.how.backend = be;

@@ -591,7 +591,7 @@ static bool find_idle(struct idle *idle, const struct kg_opt_row *row, const cha
 static kg_status refuse(const struct idle *idle, struct kg_err *err)
 {
     return kg_fail(err, KG_EINVAL,
-                   "%s: acts only %s; remove it (default %s), found %.80s",
+                   "%s: has an effect only %s; remove it (default %s), found %.80s",
                    idle->own ? idle->key : idle->source, idle->needs,
                    *idle->usual ? idle->usual : "none", idle->value);
 }

@@ -90,9 +90,9 @@ static void a_suite_that_is_wrong_says_where(void **state)
         {"sets:\n  a:\n    data: empty.jsonl\n", KG_EINVAL,
          "expected at least one record, found none"},
         {"sets:\n  a:\n    data: data.jsonl\n    command: cat\n", KG_EINVAL,
-         "set a: sets.a.command: acts only with task external or rewards with"},
+         "set a: sets.a.command: has an effect only with task external or rewards with"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n    life: run\n",
-         KG_EINVAL, "set a: sets.a.life: acts only with"},
+         KG_EINVAL, "set a: sets.a.life: has an effect only with"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=mth]\n", KG_EINVAL,
          "set a: sets.a.rewards: task: expected one of"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n"
@@ -119,39 +119,45 @@ static void a_key_without_effect_is_refused(void **state)
         const char *set, *says;
     } rows[] = {
         {"task: math, env: none, grader: default", NULL},
-        {"task: digits, bad_golds: drop", "bad_golds: acts only with task math"},
-        {"task: digits, grader: dapo", "grader: acts only with task math"},
-        {"task: digits, keep_thinking: true", "keep_thinking: acts only with task math"},
-        {"wording: search-r1", "wording: acts only with task search-qa or env"},
+        {"task: digits, bad_golds: drop", "bad_golds: has an effect only with task math"},
+        {"task: digits, grader: dapo", "grader: has an effect only with task math"},
+        {"task: digits, keep_thinking: true",
+         "keep_thinking: has an effect only with task math"},
+        {"wording: search-r1", "wording: has an effect only with task search-qa or env"},
         {"metric: f1",
-         "metric: acts only with task search-qa or rewards with search-qa; rem"},
+         "metric: has an effect only with task search-qa or rewards with search-qa; rem"},
         {"answer_tags: 2",
-         "answer_tags: acts only with task search-qa or rewards with search-qa"},
-        {"task: arithmetic, level: hard+x",
-         "level: acts only without data; remove it (default none), found hard+x"},
+         "answer_tags: has an effect only with task search-qa or rewards with search-qa"},
+        {"task: arithmetic, level: hard+x", "level: has an effect only without data; "
+                                            "remove it (default none), found hard+x"},
         {"data: '', task: arithmetic, level: easy, unique: true",
-         "unique: acts only with data; remove it (default false), found true"},
+         "unique: has an effect only with data; remove it (default false), found true"},
         {"data: '', task: arithmetic, level: easy, prompt_key: q",
-         "prompt_key: acts only with data; remove it (default none), found q"},
-        {"turns: 9",
-         "turns: acts only with env other than none; remove it (default 4), found 9"},
-        {"context: 9",
-         "context: acts only with env other than none; remove it (default 0), found 9"},
-        {"env: calculator, search_where: x.db", "search_where: acts only with env sea"},
+         "prompt_key: has an effect only with data; remove it (default none), found q"},
+        {"turns: 9", "turns: has an effect only with env other than none; remove it "
+                     "(default 4), found 9"},
+        {"context: 9", "context: has an effect only with env other than none; remove it "
+                       "(default 0), found 9"},
+        {"env: calculator, search_where: x.db",
+         "search_where: has an effect only with env sea"},
         {"env: search, search_where: x.db, search_vectors: int8",
-         "search_vectors: acts only with search_kind dense or hybrid; remove it (default "
+         "search_vectors: has an effect only with search_kind dense or hybrid; remove it "
+         "(default "
          "fp16)"},
         {"env: search, search_where: x.db, search_model: m",
-         "search_model: acts only with search_kind dense or hybrid; remove it (default "
+         "search_model: has an effect only with search_kind dense or hybrid; remove it "
+         "(default "
          "none)"},
         {"env: search, search_where: x.db, search_fusion: score",
-         "search_fusion: acts only with search_kind hybrid; remove it (default rank)"},
+         "search_fusion: has an effect only with search_kind hybrid; remove it (default "
+         "rank)"},
         {"env: search, search_where: 'http://h:1/r', search_kind: hybrid, search_model: "
          "m, search_weight: 0",
-         "search_weight: acts only with search_where other than http://*; remove it "
+         "search_weight: has an effect only with search_where other than http://*; "
+         "remove it "
          "(default 0.5)"},
-        {"search_tries: 1",
-         "search_tries: acts only with env search; remove it (default 4), found 1"},
+        {"search_tries: 1", "search_tries: has an effect only with env search; remove it "
+                            "(default 4), found 1"},
     };
     char yaml[200];
 
@@ -823,7 +829,7 @@ static void a_command_for_all_sets_is_run_by_one(void **state)
     ok(kg_suite_open(&o.suite, in_dir("suite.yaml"), &err));
     ok(kg_suite_resolve(&o.suite, &err));
     assert_int_equal(kg_suite_sets(&o.sets, &o.suite, dir, &err), KG_EINVAL);
-    says("command: acts only with");
+    says("command: has an effect only with");
     assert_null(o.sets);
     release(&o);
     put("suite.yaml", suite_yaml);
@@ -862,7 +868,7 @@ static void what_all_sets_are_given_acts_in_one(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(with_all(yaml, rows[i].key, rows[i].value), KG_EINVAL);
-        says("--given: acts only with");
+        says("--given: has an effect only with");
         snprintf(text, sizeof text, "%s  b: %s\n", yaml, rows[i].b);
         ok(with_all(text, rows[i].key, rows[i].value));
     }
@@ -891,7 +897,7 @@ static void keys_of_a_retriever_need_one(void **state)
     n = sizeof rows / sizeof *rows;
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(with_all(alone, rows[i].key, rows[i].value), KG_EINVAL);
-        says("--given: acts only with env search; remove it (default ");
+        says("--given: has an effect only with env search; remove it (default ");
     }
     ok(with_all(server, "search_passages", "7"));
 }

@@ -118,11 +118,11 @@ static kg_status refuse(const struct kg_needs_in *in, const struct kg_opt_row *r
         (usual && kg_opt_same(row, value, usual)) ||
         (preset && kg_opt_same(row, value, preset)))
         return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "%s: acts only %s; remove it (default %s%s), found %.80s (from %s)",
-                   key, needs, usual && *usual ? usual : "none",
-                   preset ? " or the preset's" : "", value,
-                   kg_config_source(in->config, key));
+    return kg_fail(
+        err, KG_EINVAL,
+        "%s: has an effect only %s; remove it (default %s%s), found %.80s (from %s)", key,
+        needs, usual && *usual ? usual : "none", preset ? " or the preset's" : "", value,
+        kg_config_source(in->config, key));
 }
 
 static kg_status check_row(const struct kg_needs_in *in, const struct kg_opt_row *row,
@@ -272,7 +272,7 @@ kg_status kg_effect_check_sft(const struct kg_config *c, struct kg_err *err)
             continue;
         return kg_fail(
             err, KG_EINVAL,
-            "%s: acts only on RL updates, but there are no problems (task.name, "
+            "%s: has an effect only on RL updates, but there are no problems (task.name, "
             "data.train); %s%s%sremove it (default %s), found %.80s (from command line)",
             o->key, o->of_sft ? "use " : "", o->of_sft ? o->of_sft : "",
             o->of_sft ? " or " : "", row->fallback, value);

@@ -108,7 +108,7 @@ static void a_key_without_its_condition_is_refused_by_name(void **state)
         if (check(NULL, assignments, also ? 2 : 1) != KG_EINVAL)
             fail_msg("%s: not refused", assignment);
         if (strncmp(err_said.message, row->key, length) != 0 ||
-            !strstr(err_said.message, ": acts only with ") ||
+            !strstr(err_said.message, ": has an effect only with ") ||
             !strstr(err_said.message, "command line"))
             fail_msg("%s: %s", assignment, err_said.message);
     }
@@ -194,7 +194,7 @@ static const struct {
     {{"kl.importance=false", "kl.estimator=bucket-forward"}, "kl.importance: a"},
     {{"kl.tail=false", "kl.estimator=topk-reverse"}, NULL},
     {{"kl.gradient=published", "kl.estimator=topk-reverse", "kl.top_k=0"},
-     "kl.gradient: acts only with kl.top_k above 0"},
+     "kl.gradient: has an effect only with kl.top_k above 0"},
     {{"kl.top_k=0", "algo.preset=ema-pg-published"}, NULL},
     {{"kl.after_filter=true", "kl.estimator=k3"}, "kl.after_filter: acts"},
     {{"kl.after_filter=true", "kl.estimator=k3", "kl.in=reward", "rollout.dynamic=true"},
@@ -217,29 +217,34 @@ static const struct {
      "anchor.eta: acts"},
     {{"algo.mask_truncated=true", "algo.surrogate=none", "algo.entropy_coef=0.1"}, NULL},
     {{"eval.top_p=0.5", "eval.temperature=0", "data.val=x"},
-     "eval.top_p: acts only with "
+     "eval.top_p: has an effect only with "
      "eval.temperature"},
     {{"eval.top_p=0.5", "data.val=x"}, NULL},
     {{"search.vectors=int8", "episode.env=search"},
-     "search.vectors: acts only with search.kind dense or hybrid; remove it (default "
+     "search.vectors: has an effect only with search.kind dense or hybrid; remove it "
+     "(default "
      "fp16)"},
     {{"search.vectors=int8", "episode.env=search", "search.kind=dense",
       "search.where=http://h:1/r"},
-     "search.vectors: acts only with search.where other than http://*; remove it "
+     "search.vectors: has an effect only with search.where other than http://*; remove "
+     "it "
      "(default fp16)"},
     {{"search.device=model", "episode.env=search", "search.kind=dense"},
-     "search.device: acts only with model.device other than cpu; remove it (default "
+     "search.device: has an effect only with model.device other than cpu; remove it "
+     "(default "
      "cpu)"},
     {{"search.weight=0", "episode.env=search", "search.kind=dense"},
-     "search.weight: acts only with search.kind hybrid; remove it (default 0.5), found "
+     "search.weight: has an effect only with search.kind hybrid; remove it (default "
+     "0.5), found "
      "0 "},
     {{"search.weight=0", "episode.env=search", "search.kind=hybrid",
       "search.where=http://h:1/r"},
-     "search.weight: acts only with search.where other than"},
-    {{"search.fusion=score", "episode.env=search"}, "search.fusion: acts only with"},
+     "search.weight: has an effect only with search.where other than"},
+    {{"search.fusion=score", "episode.env=search"},
+     "search.fusion: has an effect only with"},
     {{"search.fusion=rank", "episode.env=search"}, NULL},
-    {{"search.model=m", "episode.env=search"}, "search.model: acts only with"},
-    {{"search.model=m"}, "search.model: acts only with episode.env search"},
+    {{"search.model=m", "episode.env=search"}, "search.model: has an effect only with"},
+    {{"search.model=m"}, "search.model: has an effect only with episode.env search"},
 };
 
 static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)
@@ -286,7 +291,7 @@ static void numbers_act_beside_rows_that_read_them(void **state)
         put_other(number, sizeof number, option(key));
         if (check(NULL, without, 3) != KG_EINVAL)
             fail_msg("%s: not refused", number);
-        snprintf(says, sizeof says, "%s: acts only with ", key);
+        snprintf(says, sizeof says, "%s: has an effect only with ", key);
         assert_memory_equal(err_said.message, says, strlen(says));
         for (int t = 0; t < KG_TABLE_COUNT; t++) {
             const char *table = kg_policy_table_key((enum kg_policy_table)t);
@@ -308,19 +313,24 @@ static void who_reads_a_number_is_named(void **state)
         char *assignments[2];
         const char *says;
     } rows[] = {
-        {{"algo.tau_pos=2"}, "algo.tau_pos: acts only with algo.surrogate sapo; rem"},
+        {{"algo.tau_pos=2"},
+         "algo.tau_pos: has an effect only with algo.surrogate sapo; rem"},
         {{"algo.gamma=0.5"},
-         "algo.gamma: acts only with algo.advantage reinforce++ or gae; remove it "
+         "algo.gamma: has an effect only with algo.advantage reinforce++ or gae; remove "
+         "it "
          "(default 1)"},
         {{"algo.clip_low=0.1", "algo.preset=dppo-binary-tv"},
-         "algo.clip_low: acts only with algo.surrogate ppo-clip, cispo, gspo, gmpo, "
+         "algo.clip_low: has an effect only with algo.surrogate ppo-clip, cispo, gspo, "
+         "gmpo, "
          "clip-cov or 2"},
         {{"algo.count_eps=1e-4"},
-         "algo.count_eps: acts only with algo.advantage gdpo-token, reinforce++, "
+         "algo.count_eps: has an effect only with algo.advantage gdpo-token, "
+         "reinforce++, "
          "reinforce++-baseline or gae, or algo.surrogate gmpo, or algo.aggregate "
          "seq-mean-token-mean, or kl.in reward, advantage or advantage-future"},
         {{"kl.gradient=published", "kl.estimator=truncated-reverse"},
-         "kl.gradient: acts only with kl.estimator topk-reverse or topk-forward"},
+         "kl.gradient: has an effect only with kl.estimator topk-reverse or "
+         "topk-forward"},
     };
 
     (void)state;
@@ -339,17 +349,19 @@ static void nothing_is_generated_beside_files(void **state)
         char *assignments[4], *says;
     } rows[] = {
         {{"task.level=nonsense", "task.name=arithmetic", "data.train=x", "data.val=y"},
-         "task.level: acts only with problems that no file replaces (data.train"},
+         "task.level: has an effect only with problems that no file replaces "
+         "(data.train"},
         {{"task.level=hard", "task.name=arithmetic", "rollout.data=x", "data.val=y"},
-         "task.level: acts only with"},
+         "task.level: has an effect only with"},
         {{"task.count=5", "task.name=arithmetic", "data.train=x", "data.unique=true"},
-         "task.count: acts only with"},
+         "task.count: has an effect only with"},
         {{"task.val_count=5", "task.name=arithmetic", "data.val=x", "data.unique=true"},
-         "task.val_count: acts only with"},
+         "task.val_count: has an effect only with"},
         {{"sft.level=hard", "sft.steps=1", "task.name=math", "data.train=x"},
-         "sft.level: acts only with"},
+         "sft.level: has an effect only with"},
         {{"eval.anchor=true", "anchor.kind=ema", "kl.estimator=k3", "kl.beta=0.1"},
-         "eval.anchor: acts only with data.val or task.name arithmetic or countdown"},
+         "eval.anchor: has an effect only with data.val or task.name arithmetic or "
+         "countdown"},
     };
 
     (void)state;
@@ -402,7 +414,7 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_int_equal(check(path, off, 2), KG_OK);
     assert_int_equal(check(path, added, 2), KG_EINVAL);
     assert_non_null(
-        strstr(err_said.message, "anchor.eta: acts only with anchor.kind ema"));
+        strstr(err_said.message, "anchor.eta: has an effect only with anchor.kind ema"));
     NEED(kg_file_write_atomic(path, made, sizeof made - 1, err));
     assert_int_equal(check(path, NULL, 0), KG_OK);
     assert_int_equal(check(path, files, 2), KG_OK);
@@ -423,7 +435,8 @@ static void a_recipe_may_leave_validation_to_the_command_line(void **state)
     NEED(kg_file_write_atomic(path, text, sizeof text - 1, err));
     assert_int_equal(check(path, NULL, 0), KG_OK);
     assert_int_equal(check(path, given, 1), KG_EINVAL);
-    assert_non_null(strstr(err_said.message, "eval.every: acts only with data.val"));
+    assert_non_null(
+        strstr(err_said.message, "eval.every: has an effect only with data.val"));
 }
 
 /* The list that keys need is that of the table of tasks. */

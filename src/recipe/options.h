@@ -213,7 +213,7 @@ bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* Refuses a key that has no effect in this config, unless its value is the default or the
  * preset's, or the command line disabled this key of the recipe file.
- * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
+ * errors: EINVAL "KEY: has an effect only with ...; remove it (...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
 /* kg_effect_check for SFT alone (`kedge sft`): refuses keys of RL updates on the command

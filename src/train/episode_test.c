@@ -299,13 +299,15 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
 
     (void)state;
     expect_refusal(no_index, "search.where: expected an index file");
-    expect_refusal(idle_index, "search.where: acts only with episode.env search");
+    expect_refusal(idle_index,
+                   "search.where: has an effect only with episode.env search");
     expect_refusal(no_model, "search.model: expected the folder of the encoder for "
                              "search.kind hybrid, found none");
     expect_refusal(idle_model,
-                   "search.model: acts only with search.kind dense or hybrid");
-    expect_refusal(of_a_server, "search.weight: acts only with search.where other than "
-                                "http://*; remove it (default 0.5), found 0.3");
+                   "search.model: has an effect only with search.kind dense or hybrid");
+    expect_refusal(of_a_server,
+                   "search.weight: has an effect only with search.where other than "
+                   "http://*; remove it (default 0.5), found 0.3");
     expect_refusal(too_long, "episode.context: expected prompt and completion within");
     expect_refusal(no_room, "episode.context: expected more than the longest prompt");
     expect_refusal(overlong, "at most the longest completion (27)");

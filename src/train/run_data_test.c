@@ -253,7 +253,8 @@ static void lists_that_do_not_fit_are_refused(void **state)
         {"task.name=digits", "task.wrong_reward=-1",
          "task.wrong_reward: expected 0 for task digits"},
         {"data.train=" A, "task.wording=search-r1",
-         "task.wording: acts only with task.name search-qa or episode.env search"},
+         "task.wording: has an effect only with task.name search-qa or episode.env "
+         "search"},
         {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
     };
 
