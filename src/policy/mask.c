@@ -120,7 +120,7 @@ static const struct kg_mask_row rows[] = {
                "algo.mask_delta"},
      .divergence = mean_k3},
     {.about = {"off-policy",
-               "off-policy sequence masking: completions with A < 0 from which the "
+               "off-policy sequence masking: drops completions with A < 0 from which the "
                "policy has moved away",
                "1[A >= 0 or mean_t log(mu/p) <= delta]",
                "DeepSeek-AI 2025, arXiv 2512.02556", KG_SCOPE_SEQUENCE, 0,

@@ -350,7 +350,7 @@ static const struct kg_surrogate_row rows[] = {
      .kind = KG_MASK_BINARY_KL_OLD,
      .to_mu = true,
      .divergence = true},
-    {{"drpo", "weight that is 0 where |p - mu| is delta and negative beyond",
+    {{"drpo", "weight that is 0 where A moved p by delta from mu, negative beyond",
       "-A r_mu + |A| mu (r_mu - 1)^2 / (2 delta)", "Yao et al. 2026, arXiv 2606.09821",
       TOKEN, 0, DELTAS},
      .claims = {"c = -A r_mu (1 - sign(A) (p - mu) / delta)", KG_TARGET_RETURN, BOTH, 0,

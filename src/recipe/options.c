@@ -45,8 +45,7 @@ static const struct kg_opt_row first_rows[] = {
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU if one is usable (docs/gpu.md)",
      false},
     {KEY(model.adapter), "", 0, 0, NULL,
-     "PEFT folder of adapters on model.path, whose training continues (docs/lora.md)",
-     false},
+     "PEFT folder of adapters for model.path to train further (docs/lora.md)", false},
     {KEY(model.ignore), "", 0, 0, NULL,
      "unknown fields of config.json to ignore, because they have no effect on this model "
      "(docs/formats.md)",
@@ -60,15 +59,15 @@ static const struct kg_opt_row first_rows[] = {
      "matrices that have an adapter in every layer, such as [q_proj, v_proj]; "
      "all-linear: all except embedding and head",
      false, "lora.rank>0"},
-    {KEY(lora.rslora), "false", 0, 0, NULL, "rank-stabilised: alpha / sqrt(rank) instead",
+    {KEY(lora.rslora), "false", 0, 0, NULL, "rank-stabilised LoRA: alpha / sqrt(rank)",
      false, "lora.rank>0"},
     {KEY(device.products), "auto", 0, 0, "auto|cublas|own|exact",
-     "bf16 products on a GPU: cublas is NVIDIA's cuBLASLt, own a kernel of kedge, exact "
-     "a slow kernel with the CPU's bits; auto: cublas on sm_90 and sm_100, else own "
+     "bf16 products on a GPU: cublas: NVIDIA's cuBLASLt; own: kedge's kernels; exact: "
+     "slow kernels with the CPU's bits; auto: cublas on sm_90 and sm_100, else own "
      "(docs/gpu.md)",
      false, BF16_ON_GPU},
     {KEY(device.libraries), "", 0, 0, NULL,
-     "folder of cuBLASLt; empty: searched (docs/gpu.md)",
+     "folder of cuBLASLt; empty: kedge searches for it (docs/gpu.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, BF16_ON_GPU "&device.products=auto,cublas"},
     {KEY(device.may_change), "false", 0, 0, NULL,
      "allow --resume on another kind of device, driver or library: bits differ after the "
@@ -79,7 +78,7 @@ static const struct kg_opt_row first_rows[] = {
      "run or checkpoint that this run starts from (instead of model.path)", false},
     {KEY(init.parts), "model", 0, 0, NULL,
      "parts to take from init.from: model, anchor, optimizer, steps (step count, "
-     "position in the data, schedule)",
+     "position in the data, learning-rate schedule)",
      false},
 
     {KEY(task.name), "qa-number", 0, 0,
@@ -105,8 +104,7 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(task.reward_weights), "", 0, 0, NULL,
      "weight of each of task.rewards in the sum; empty: 1 each", false},
     {"task.wrong_reward", AT(task_opts.wrong_reward), "0", -1e6, 0.999999, NULL,
-     "reward of a wrong answer if a right one has 1 (published graders of mathematics: "
-     "-1)",
+     "reward of a wrong answer; a right one has 1 (published graders of mathematics: -1)",
      false},
     {"task.undecided", AT(task_opts.undecided), "wrong", 0, 0, "ungraded|wrong",
      "task math: verdict in training if an answer cannot be read or decided; ungraded: "
@@ -160,7 +158,7 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(rollout.samples), "8", 1, 4096, NULL,
      "completions sampled for each prompt (group size)", false},
     {"rollout.max_tokens", AT(rollout.sampling.max_tokens), "512", 1, 1e6, NULL,
-     "longest completion in tokens; in episodes, longest turn (episode.turn_tokens)",
+     "longest completion in tokens; in episodes, the default of episode.turn_tokens",
      false},
     KG_SAMPLING_ROWS("rollout.", struct kg_recipe, rollout.sampling., false, NULL, NULL),
     {KEY(rollout.stop), "", 0, 0, NULL, "strings that end a completion", false},
@@ -180,8 +178,7 @@ static const struct kg_opt_row first_rows[] = {
      "few prompts, the run fails",
      true, "rollout.dynamic=true"},
     {KEY(rollout.overlong_buffer), "0", 0, 1e6, NULL,
-     "overlong penalty: length of the range before the limit in which the reward falls; "
-     "0 is off",
+     "overlong penalty: tokens before the limit over which the reward falls; 0 is off",
      false},
     {KEY(rollout.overlong_factor), "1", 0, 1e6, NULL,
      "overlong penalty: reward subtracted at the limit", false,
@@ -202,8 +199,8 @@ static const struct kg_opt_row first_rows[] = {
      "rollout.dynamic=false&episode.env=none,search,calculator&episode.window=0&"
      "rollout.data=&rollout.router_replay=false"},
     {KEY(rollout.tool_steps), "0", 0, 64, NULL,
-     "with max_staleness: an episode that calls its tool continues n steps later, so "
-     "that steps do not wait for tools; 0: a step waits",
+     "with rollout.max_staleness: an episode that calls its tool continues n steps "
+     "later, so that steps do not wait for tools; 0: a step waits",
      false, "rollout.max_staleness>0&episode.env=search"},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32",
      "type of product inputs in the sampler", false},
@@ -306,11 +303,10 @@ static const struct kg_opt_row rows[] = {
      "memory)",
      true},
     {KEY(train.share_prefix), "true", 0, 0, NULL,
-     "compute a prompt that completions of a micro-batch share only once "
-     "(docs/exactness.md)",
+     "compute a prompt once for all its completions in a micro-batch (docs/exactness.md)",
      false, "train.router_aux=0"},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
-     "old log-probs: the sampler's, or the policy's before the updates", false},
+     "old log-probs of the ratio: recorded by the sampler, or recomputed", false},
     {KEY(train.router_aux), "0", 0, 1e6, NULL,
      "coefficient of the load-balancing loss of experts (docs/training.md); 0: none",
      false},
@@ -336,7 +332,7 @@ static const struct kg_opt_row rows[] = {
      "NCCL (same bits, docs/ranks.md)",
      true, "model.device!cpu"},
     {KEY(ranks.libraries), "", 0, 0, NULL,
-     "folder of libnccl.so.2; empty: searched (docs/ranks.md)",
+     "folder of libnccl.so.2; empty: kedge searches for it (docs/ranks.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, "ranks.link=nccl"},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
@@ -369,13 +365,13 @@ static const struct kg_opt_row rows[] = {
     {"sft.decay", AT(sft.opts.decay_all), "all", 0, 0, "matrices|all", "as optim.decay",
      false, WARM},
     {KEY(sft.max_tokens), "2048", 2, 1e6, NULL,
-     "longer sequences are dropped and counted", false, WARM},
+     "longest sequence in tokens; longer ones are dropped and counted", false, WARM},
 
-    {KEY(eval.every), "0", 0, 1e9, NULL, "steps between validations; 0: only the last",
+    {KEY(eval.every), "0", 0, 1e9, NULL, "steps between validations; 0: only at the end",
      true, KG_NEEDS_VALIDATION},
     {KEY(eval.at_start), "true", 0, 0, NULL, "validate before the first RL step", true},
-    {KEY(eval.problems), "200", 1, 1e7, NULL, "validation problems used of each file",
-     true, KG_NEEDS_VALIDATION},
+    {KEY(eval.problems), "200", 1, 1e7, NULL,
+     "largest number of validation problems per file", true, KG_NEEDS_VALIDATION},
     {KEY(eval.samples), "1", 1, 4096, NULL, "completions of each validation problem",
      true, KG_NEEDS_VALIDATION},
     KG_SAMPLING_ROWS("eval.", struct kg_recipe, eval.sampling., true, KG_NEEDS_VALIDATION,
@@ -386,7 +382,7 @@ static const struct kg_opt_row rows[] = {
      "checkpoint that validation measures the KL to (val/kl)", true, KG_NEEDS_VALIDATION},
 
     {KEY(checkpoint.every), "0", 0, 1e9, NULL,
-     "steps between checkpoints; 0: only the last step", true},
+     "steps between checkpoints; 0: only at the end", true},
     {KEY(checkpoint.keep), "2", 1, 1e6, NULL, "newest checkpoints kept", true},
     {"checkpoint.dtype", AT(checkpoint.fp32), "bf16", 0, 0, "bf16|fp32",
      "type of the weights in model/ and anchor/", true},
@@ -515,7 +511,7 @@ kg_status kg_distill_config(struct kg_config **config, const char *path,
     else if (strcmp(r.algo.name[KG_TABLE_SURROGATE], "none") != 0)
         status = kg_fail(err, KG_EINVAL,
                          "algo.surrogate: distillation learns only from the teacher; "
-                         "expected none, found %s (kedge train has both)",
+                         "expected none, found %s (kedge train learns from rewards too)",
                          r.algo.name[KG_TABLE_SURROGATE]);
     if (status == KG_OK)
         return KG_OK;
