@@ -300,8 +300,8 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
     must("sed -i 's/\"num_experts_per_tok\": 2/\"num_experts_per_tok\": 4/' " ROOT
          "/model/config.json");
     expect_refused("model.path=" ROOT "/model" AUX,
-                   "train.router_aux: balances the experts; expected "
-                   "num_experts_per_tok below num_experts, found all 4");
+                   "train.router_aux: expected num_experts_per_tok below "
+                   "num_experts (4), found that every token uses all experts");
 }
 
 /* Of a model whose first layer alone has experts: what stands beside them and above moves
@@ -314,7 +314,7 @@ static void a_load_that_no_adapter_moves_is_refused(void **state)
 #define ADAPTED                                                                          \
     "model.path=" ROOT "/model" AUX " --config-only lora.rank=2 checkpoint.dtype=bf16 "
     expect_refused(ADAPTED "lora.targets=[gate_proj,up_proj,down_proj]",
-                   "train.router_aux: acts on routers and the layers before them; "
+                   "train.router_aux: changes only routers and the layers before them; "
                    "expected lora.targets with a matrix there");
     must("./kedge train algo.preset=grpo task.name=digits data.train=" DIGITS
          "/train.jsonl run.dir=" ROOT "/refused --dry-run " ADAPTED

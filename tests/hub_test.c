@@ -242,7 +242,7 @@ static void a_run_keeps_the_commit_that_it_began_with(void **state)
         kedge("train --resume " RUN "model.path=org/digits@" NEWER " train.steps=2"), 1);
     has(&said, "model.path: \"org/digits@" HUB_COMMIT "\" -> \"org/digits@" NEWER "\"");
     does("train --resume " RUN "model.path=org/digits train.steps=2");
-    has(&said, "org/digits@" HUB_COMMIT ": as the run was started with");
+    has(&said, "org/digits@" HUB_COMMIT ": as at the start of the run");
 }
 
 /* A child that pulls, until the hub has given it some of a large file. */

@@ -752,8 +752,8 @@ static void stops_after_three_rollouts_that_are_not_finite(void **state)
     NEED(kg_file_remove_tree(ROOT "/logits", err));
     assert_int_equal(train(ROOT "/logits", false, extra, &found), KG_ENONFINITE);
     assert_non_null(strstr(found.message,
-                           "step 3: expected finite numbers, found 3 steps "
-                           "in a row without"));
+                           "step 3: expected finite numbers, found none in 3 "
+                           "steps in a row"));
     for (int i = 1; i <= 3; i++) {
         snprintf(name, sizeof name, "skipped-%06d.jsonl.zst", i);
         assert_int_equal(lines_of(ROOT "/logits", name), 6);

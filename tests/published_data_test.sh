@@ -25,11 +25,11 @@ says() { grep -qF -e "$1" "$work/said" || { echo "expected: $1"; return 1; }; }
 
 bad_golds_are_dropped_and_counted() {
     train dropped data.train=$math/deepscaler_sub_1209.jsonl && learned dropped &&
-        says "0 by name, 2 whose gold answer is not graded as right" && says dsr_sub/265 && says dsr_sub/1187
+        says "0 by task.exclude, 2 whose gold answer is not graded as right" && says dsr_sub/265 && says dsr_sub/1187
 }
 ids_leave_out_the_same() {
     train named data.train=$math/deepscaler_sub_1209.jsonl task.bad_golds=stop task.exclude=$ids && learned named &&
-        says "2 by name, 0 whose gold answer" &&
+        says "2 by task.exclude, 0 whose gold answer" &&
         for step in 1 2; do
             cmp "$work/dropped/rollouts/step-00000$step.jsonl.zst" "$work/named/rollouts/step-00000$step.jsonl.zst" || return 1
         done

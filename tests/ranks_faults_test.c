@@ -160,7 +160,7 @@ static void a_stop_signal_to_one_stops_all_behind_the_same_step(void **state)
     (void)state;
     signalled(ended, 3, 2, SIGTERM, "rollouts/step-000001.jsonl.zst", updates, &heard);
     assert_all_exit(ended, 3, STOPPED);
-    assert_said("stop requested: saving and leaving");
+    assert_said("stop requested: saving, then exiting");
     assert_said("by a signal after step");
     assert_false(kg_file_exists(ROOT "/n/checkpoints/step-000004"));
     train_on(2, ROOT "/n", true, updates);

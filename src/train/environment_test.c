@@ -424,7 +424,7 @@ static void what_has_no_effect_or_no_program_is_refused(void **state)
         {{"episode.context=300", NULL}, "episode.context: expected prompt and"},
         {{"episode.context=3", NULL}, "episode.context: expected more than"},
         {{"search.topk=2", NULL}, "search.topk: has an effect only with"},
-        {{"algo.reproduction=true", NULL}, "algo.reproduction: branches of an episode"},
+        {{"algo.reproduction=true", NULL}, "algo.reproduction: needs one text per episo"},
         {{"algo.reproduction=true", "episode.turns=0", NULL},
          "expected another episode.env than external"},
     };

@@ -240,7 +240,7 @@ static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
 static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
     run->stopped = true;
-    kg_log_info("stop requested: saving and leaving");
+    kg_log_info("stop requested: saving, then exiting");
     return save(run, err);
 }
 

@@ -826,8 +826,9 @@ static void the_plan_says_what_is_sampled_besides(void **state)
 
     (void)state;
     NEED(kg_train_plan(&text, config, false, 1, err));
-    assert_non_null(strstr(text.data, "until 4 prompts differ in accuracy, in at most 20 "
-                                      "generation batches of 11 prompts"));
+    assert_non_null(strstr(
+        text.data, "until the samples of 4 prompts differ in accuracy, in at most 20 "
+                   "generation batches of 11 prompts"));
     assert_non_null(strstr(text.data, "4 further greedy completions"));
     kg_str_release(&text);
     kg_config_free(config);
@@ -844,7 +845,7 @@ static void the_plan_says_what_the_clamp_holds(void **state)
 
     (void)state;
     NEED(kg_train_plan(&text, config, false, 1, err));
-    assert_non_null(strstr(text.data, "kl.clamp holds log w within +-20, the value"));
+    assert_non_null(strstr(text.data, "kl.clamp keeps log w within +-20, the value"));
     kg_config_free(config);
     kg_str_clear(&text);
     config = config_of(ROOT "/none", k1);

@@ -343,7 +343,7 @@ static void supervised_training_needs_its_file_alone(void **state)
                                                "sequences), 3.33 epochs at lr 1e-05; 5 "
                                                "held out\n"));
     assert_non_null(
-        strstr(kg_str_text(&plan), "7 tokens are read\n            | 0,3:9,2"));
+        strstr(kg_str_text(&plan), "7 tokens of context\n            | 0,3:9,2"));
     assert_null(strstr(kg_str_text(&plan), "one step"));
     kg_str_release(&plan);
     fresh(ROOT "/alone");

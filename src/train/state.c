@@ -133,7 +133,7 @@ kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
     if (run->state.count.skipped_in_row < limit)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
-                   "%s %lld: expected finite numbers, found %lld steps in a row without; "
+                   "%s %lld: expected finite numbers, found none in %lld steps in a row; "
                    "the last: %.300s",
                    phase, step + 1, (long long)run->state.count.skipped_in_row, what);
 }

@@ -288,7 +288,7 @@ static kg_status settle_old(const char *root, const char *old, struct kg_err *er
     to = kg_path_in(root, name);
     if (kg_file_exists(to.text))
         return kg_file_remove_tree(from.text, err);
-    kg_log_warn("%s: its replacement was interrupted; restoring its name", from.text);
+    kg_log_warn("%s: its replacement is incomplete; renaming it back", from.text);
     return kg_file_rename_dir(from.text, to.text, err);
 }
 

@@ -447,8 +447,8 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
     KG_TRY(kg_facts_note(&moved, kg_path_in(log->dir, "manifest.json").text,
                          state->model->backend, ranks, state->saved_name, err));
     if (moved)
-        kg_log_warn("%s: the device changes here: bits may differ from a run on a single "
-                    "device (device.may_change; manifest.json lists both)",
+        kg_log_warn("%s: the device changes here: bits may differ from a run that stays "
+                    "on one device (device.may_change; manifest.json lists all devices)",
                     log->dir);
     kg_run_log_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));

@@ -32,15 +32,15 @@ static kg_status check_router_aux(const struct kg_model *m, struct kg_err *err)
 
     if (x->k >= x->n)
         return kg_fail(err, KG_EINVAL,
-                       "train.router_aux: balances the experts; expected "
-                       "num_experts_per_tok below num_experts, found all %d",
+                       "train.router_aux: expected num_experts_per_tok below num_experts "
+                       "(%d), found that every token uses all experts",
                        (int)x->n);
     return kg_model_moves_routers(m)
                ? KG_OK
                : kg_fail(err, KG_EINVAL,
-                         "train.router_aux: acts on routers and the layers before them; "
-                         "expected lora.targets with a matrix there, as gate or q_proj, "
-                         "found adapters only after the last router");
+                         "train.router_aux: changes only routers and the layers before "
+                         "them; expected lora.targets with a matrix there, such as gate "
+                         "or q_proj, found adapters only after the last router");
 }
 
 /* Keys about routers need a model with experts. */
@@ -142,8 +142,8 @@ static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *e
                        prompt, context);
     if (in->episode_opts.env && !in->episode_opts.env->open && in->recipe.reproduction)
         return kg_fail(err, KG_EINVAL,
-                       "algo.reproduction: branches of an episode are contexts of their "
-                       "own; expected another episode.env than %s",
+                       "algo.reproduction: needs one text per episode, which branches do "
+                       "not have; expected another episode.env than %s",
                        in->episode_opts.env->name);
     if (in->episode_opts.env && window > 0 && prompt > window)
         return kg_fail(err, KG_EINVAL,

@@ -74,7 +74,7 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_recipe 
     if (init->steps && !init->optimizer)
         return kg_fail(err, KG_EINVAL,
                        "init.parts: steps continues the optimizer's schedule; expected "
-                       "optimizer too");
+                       "optimizer too, found none");
     return KG_OK;
 }
 
@@ -144,7 +144,7 @@ static kg_status check_whole(const char *dir, struct kg_err *err)
     return kg_fail(err, KG_EINVAL,
                    "init.from: expected a checkpoint of all weights, found one of "
                    "adapters; continue them with the model.path of their run and "
-                   "model.adapter=%.500s, or merge both with kedge merge",
+                   "model.adapter=%.500s, or merge them into that model with kedge merge",
                    adapter.text);
 }
 

@@ -90,7 +90,7 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 
     if (r->optim.stairs && r->optim.warmup_steps == 0)
         return kg_fail(err, KG_EINVAL,
-                       "optim.warmup: steps sets the shape of a warmup; expected "
+                       "optim.warmup: steps is a shape of the warm-up; expected "
                        "optim.warmup_steps above 0, found 0");
     if (!r->sft.opts.decay_all && !(r->sft.opts.weight_decay > 0))
         return kg_fail(err, KG_EINVAL,
@@ -208,8 +208,8 @@ kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
     if (ranks > 1 && on_cpu && r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
         return kg_fail(err, KG_EINVAL,
                        "anchor.place: on CPUs an anchor on the host is packed from whole "
-                       "master weights, which ranks.shard=%s cuts; expected device, or "
-                       "ranks.shard=none, found host",
+                       "master weights, which ranks.shard=%s divides; expected device, "
+                       "or ranks.shard=none, found host",
                        r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
     return check_lanes(r, trainers, ranks, err);
 }

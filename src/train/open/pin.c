@@ -77,7 +77,7 @@ static kg_status settle(struct kg_config *config, const struct kg_config *before
         return KG_OK;
     if (strcmp(text, found.pinned) != 0)
         kg_log_info("%s: %s: %s", key, found.pinned,
-                    then ? "as the run was started with" : "in the hub's cache");
+                    then ? "as at the start of the run" : "in the hub's cache");
     return kg_config_settle(config, key, i, found.pinned, found.path.text, err);
 }
 

@@ -121,7 +121,7 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
                          (long long)kg_recipe_answer_tokens(r),
                          (double)(prompts * samples * kg_recipe_answer_tokens(r)) / 1e6));
     KG_TRY(kg_str_printf(
-        out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
+        out, err, "updates     %lld per step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
     KG_TRY(shared_line(out, in, err));
     return kg_str_printf(
@@ -244,10 +244,10 @@ static kg_status sequence_lines(struct kg_str *out, const struct kg_run_inputs *
         return KG_OK;
     while (at < n && s->source[at] != KG_SOURCE_MODEL)
         at++;
-    KG_TRY(kg_str_printf(out, err, "sequence    %zu tokens are read", at));
+    KG_TRY(kg_str_printf(out, err, "sequence    %zu tokens of context", at));
     KG_TRY(kg_prompt_put_lines(out, in->tok, s->tokens.ids, at, "            ",
                                SHOWN_BYTES, err));
-    KG_TRY(kg_str_printf(out, err, "\n            %zu follow, %zu of them learned",
+    KG_TRY(kg_str_printf(out, err, "\n            %zu follow; the loss covers %zu",
                          n - at, s->learned[0]));
     KG_TRY(kg_prompt_put_lines(out, in->tok, s->tokens.ids + at, n - at, "            ",
                                SHOWN_BYTES, err));
@@ -263,7 +263,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
         return KG_OK;
     if (!o->env->open)
         return kg_str_printf(out, err,
-                             "episodes    %s: '%.200s' plays; at most %d turns of %d "
+                             "episodes    %s, played by '%.200s': at most %d turns of %d "
                              "tokens, %d tokens in all branches\n%s",
                              o->env->name,
                              *o->env_opts.url ? o->env_opts.url : o->env_opts.command,
@@ -272,11 +272,11 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
                                       : "            there is no chat template: requests "
                                         "to /chat/completions will be refused "
                                         "(data.chat_template)\n");
-    KG_TRY(kg_str_printf(
-        out, err,
-        "episodes    %s: %d turns with tools and one without, of at most %d tokens; "
-        "observations of at most %d, %d tokens in all",
-        o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context));
+    KG_TRY(
+        kg_str_printf(out, err,
+                      "episodes    %s: %d turns with tools and one without, of at most "
+                      "%d tokens; observations of at most %d tokens; at most %d in all",
+                      o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context));
     if (o->answer_tokens > 0)
         KG_TRY(kg_str_printf(out, err, ", %d after the prompt", o->answer_tokens));
     KG_TRY(kg_str_putc(out, '\n', err));
@@ -303,8 +303,8 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run_inputs *
     if (r->rollout.dynamic)
         KG_TRY(kg_str_printf(
             out, err,
-            "sampling    until %lld prompts differ in %s, in at most %lld generation "
-            "batches of %.0f prompts; the run above counts only these %lld\n",
+            "sampling    until the samples of %lld prompts differ in %s, in at most %lld "
+            "generation batches of %.0f prompts; \"run\" counts only these %lld\n",
             (long long)prompts, r->rollout.dynamic_reward ? "reward" : "accuracy",
             (long long)r->rollout.max_refills, batch, (long long)prompts));
     if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
@@ -323,8 +323,8 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run_inputs 
     if (!kg_algo_clamps(&in->algo))
         return KG_OK;
     return kg_str_printf(out, err,
-                         "            kl.clamp holds %s; beyond that its gradient is not "
-                         "the estimator's\n",
+                         "            kl.clamp keeps %s; where it does, the gradient is "
+                         "not the estimator's\n",
                          kg_algo_clamps(&in->algo));
 }
 
@@ -420,10 +420,10 @@ static kg_status check_planned_device(const struct kg_recipe *r, bool device,
         return KG_OK;
     return kg_fail(
         err, KG_EINVAL,
-        device ? "model.device: expected cuda, since the memory of a GPU is planned, "
-                 "found %s"
-               : "model.device: expected cpu, since no memory of a GPU is planned, "
-                 "found %s",
+        device
+            ? "model.device: expected cuda, because --device-memory plans a GPU, found %s"
+            : "model.device: expected cpu with --config-only (--device-memory plans a "
+              "GPU), found %s",
         r->model.device);
 }
 

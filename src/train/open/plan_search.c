@@ -20,7 +20,7 @@ static kg_status put_server(struct kg_str *out, const struct kg_env_opts *o,
     KG_TRY(kg_str_printf(out, err, "retriever   %s, which a plan does not contact",
                          o->retriever));
     if (dense || how->passages > 0)
-        KG_TRY(kg_str_printf(out, err, ", expected to find by %s%s%s",
+        KG_TRY(kg_str_printf(out, err, ", expected to search by %s%s%s",
                              dense ? how->kind : "bm25", dense ? " of " : "",
                              dense ? how->model : ""));
     if (how->passages > 0)
@@ -39,9 +39,10 @@ static kg_status put_index(struct kg_str *out, const struct kg_env_opts *o,
         KG_TRY(kg_index_ask(index, &o->how, err));
     kg_index_info(&info, index);
     kg_search_size(&size, info.passages, info.dim);
-    KG_TRY(kg_str_printf(
-        out, err, "retriever   %s: %lld passages by %s, %.3f GB of file\n", o->retriever,
-        (long long)info.passages, dense ? o->how.kind : "bm25", gb(info.bytes)));
+    KG_TRY(kg_str_printf(out, err,
+                         "retriever   %s: %lld passages by %s, a file of %.3f GB\n",
+                         o->retriever, (long long)info.passages,
+                         dense ? o->how.kind : "bm25", gb(info.bytes)));
     if (dense)
         KG_TRY(kg_str_printf(out, err,
                              "            in memory: vectors of %d numbers %.3f GB as "

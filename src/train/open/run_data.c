@@ -174,8 +174,8 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
     KG_TRY(kg_task_load(d, in->task, task_opts, path, err));
     KG_TRY(kg_prompts_init(p, d, in->tok, &opts, err));
     kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
-                "%lld over %zu tokens, %lld by name, %lld whose gold answer is not "
-                "graded as right, %lld repeated",
+                "%lld over %zu tokens, %lld by task.exclude, %lld whose gold answer is "
+                "not graded as right, %lld repeated",
                 d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
                 (long long)p->dropped_too_long, opts.max_tokens,
                 (long long)d->dropped_excluded, (long long)d->dropped_golds,
@@ -325,8 +325,8 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                                 r->task.reward_weights, &run->in.task_opts, err));
     if (run->in.task_opts.wrong_reward != 0 && !run->in.task->exact_reward)
         return kg_fail(err, KG_EINVAL,
-                       "task.wrong_reward: expected 0 for task %s, whose answers are not "
-                       "just right or wrong, found %g",
+                       "task.wrong_reward: expected 0 for task %s, whose reward is not "
+                       "only 0 or 1, found %g",
                        run->in.task->name, run->in.task_opts.wrong_reward);
     KG_TRY(read_weights(&run->in, err));
     KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(&run->in, err)

@@ -141,7 +141,7 @@ static kg_status add_solution(struct kg_sft_set *set, struct kg_sft_record *pair
         return kg_fail(err, KG_EINVAL,
                        "expected a worked solution to learn from (key solution, "
                        "completion or response, or an answer that ends in \"#### x\"), "
-                       "found none; sft.data names a file of its own");
+                       "found none; set sft.data to a file that has them");
     kg_sft_record_clear(pair);
     pair->rendered = r->rendered;
     KG_TRY(kg_sft_record_add(pair, KG_SOURCE_PROMPT, false, r->prompt, strlen(r->prompt),

@@ -285,7 +285,7 @@ static kg_status put_turn(struct kg_str *json, const struct kg_json *turn, bool 
                        "or assistant with a text \"value\", found %.40s",
                        role   ? "no value"
                        : from ? from
-                              : "nobody");
+                              : "no \"from\"");
     KG_TRY(kg_str_printf(json, err,
                          "%s{\"role\": \"%s\", \"content\": ", first ? "" : ", ", role));
     KG_TRY(kg_json_put_string(json, value, n, err));

@@ -67,7 +67,7 @@ static kg_status check_passes(const struct kg_run_inputs *in, struct kg_err *err
         return KG_OK;
     if (kg_recipe_records_kept(&in->recipe))
         return refuse("truncated sampling", "and train.old_logp sampled",
-                      "which asks the sampler for the mass of what it kept", err);
+                      "which asks the sampler for the kept probability mass", err);
     if (kg_algo_needs(a) & KG_NEED_SUM_SQ)
         return refuse("algo.advantage", kg_algo_row_name(a, KG_TABLE_ADVANTAGE),
                       "which asks the sampler for its sum of p^2", err);
@@ -87,7 +87,7 @@ kg_status kg_begun_check(const struct kg_run_inputs *in, struct kg_err *err)
         return KG_OK;
     if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
         return refuse("algo.advantage", kg_algo_row_name(&in->algo, KG_TABLE_ADVANTAGE),
-                      "whose greedy completion is of one version", err);
+                      "whose greedy completion is by one version of the weights", err);
     return check_passes(in, err);
 }
 

@@ -41,7 +41,7 @@ kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
     if (!episodes || (status != KG_EIO && status != KG_ETIMEOUT))
         return status;
     return kg_fail(err, status,
-                   "%.500s; the run is at step %lld: after the tool works again, kedge "
+                   "%.500s; the run is at step %lld: when the tool works again, kedge "
                    "train --resume continues with the same bits",
                    cause.message, (long long)step);
 }
