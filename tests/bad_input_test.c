@@ -191,7 +191,7 @@ static void options_without_effect(void **state)
          "memory: expected at most 0.10 GB on the device, found 0.", NULL},
         {"a size without a unit", NULL,
          TRAIN "model.device=cuda --dry-run --device-memory 80", 1,
-         "--device-memory: expected a size as 141GB or 80GiB, found '80'", NULL},
+         "--device-memory: expected a size such as 141GB or 80GiB, found '80'", NULL},
         {"the memory of no device", NULL, TRAIN "--dry-run --device-memory 80GiB", 1,
          "model.device: expected cuda", NULL},
     };

@@ -368,7 +368,7 @@ const char *kg_cli_shared(char **own, const char *path, struct kg_err *err)
     }
     *own = kg_str_take(&found, err);
     if (*own)
-        kg_log_info("%s: the installed one, %s", path, *own);
+        kg_log_info("%s: using the installed file, %s", path, *own);
     return *own;
 }
 

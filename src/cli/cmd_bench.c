@@ -29,7 +29,7 @@ static const char *only_row;
 static const char *nccl; /* NULL: search for it */
 
 const struct kg_flag kg_bench_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout"},
+    {"json", 0, KG_TO(json), NULL, "print one JSON object per figure"},
     {"dtype", 0, KG_IF("!ranks", kg_load.dtype), "TYPE",
      "dtype of products: bf16 or fp32 (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024},
@@ -39,26 +39,26 @@ const struct kg_flag kg_bench_flags[] = {
     {"products", 0, KG_IF(ALONE "&--device", kg_load.products), "BY",
      "cublas, own or exact (default: by the GPU)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_IF(ALONE "&--device", kg_load.libraries), "DIR",
-     "folder of cuBLASLt (default: searched)"},
+     "folder of cuBLASLt (default: search for it)"},
     {"unpinned", 0, KG_IF(ALONE "&--device", kg_load.unpinned), NULL,
-     "products by the library's fastest plan for each shape, with any bits: the cost of "
-     "exactness"},
+     "products by the library's fastest plan for each shape, whatever its bits: shows "
+     "what exactness costs"},
     {"parts", 0, KG_IF("=decode,prefill,train,head", parts), NULL,
-     "a step by operation: seconds, and share of the operation's ceiling"},
+     "list a step's operations: seconds, and share of the operation's ceiling"},
     {"row", 0, KG_IF("=products,decode,prefill,train", only_row), "TEXT",
-     "only the rows whose name has this in it, such as \"batch 16\""},
+     "only rows whose name contains this text, such as \"batch 16\""},
     {"streams", 0, KG_IF("=serve", streams), "N", "clients at once (default 64)", 1, 512},
     {"tokens", 0, KG_IF("=serve", tokens), "N", "tokens of each completion (default 256)",
      2, 1 << 20},
     {"rounds", 0, KG_IF("=serve", rounds), "N",
-     "how often both sides are measured (default 5)", 1, 4096},
+     "measurements of server and engine (default 5)", 1, 4096},
     {"stream-interval", 0, KG_IF("=serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000},
     {"ranks", 0, KG_IF("=ranks,async", ranks), "N",
-     "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
+     "run as N processes on this machine, without a launcher (default 1)", 1,
      KG_RANKS_SOCKETS},
     {"nccl", 0, KG_IF("=ranks&--device", nccl), "DIR",
-     "with --device: folder of libnccl.so.2, which joins GPUs (default: searched)"},
+     "with --device: folder of libnccl.so.2, which joins GPUs (default: search for it)"},
     {0},
 };
 
@@ -74,8 +74,8 @@ static int list_terms(struct kg_term terms[static TERMS_MAX])
         terms[n++] = (struct kg_term){row->name, row->help};
     }
     terms[n++] = (struct kg_term){
-        "serve", "--streams clients of `kedge serve` on --model, beside the engine alone "
-                 "on the same sequences; not part of `all`"};
+        "serve", "--streams clients of `kedge serve` on --model, next to the engine "
+                 "alone on the same sequences; not part of `all`"};
     terms[n++] = (struct kg_term){
         "ranks", "exchanges among the processes of --ranks, mpirun or srun: bytes, "
                  "seconds, and a model of them; not part of `all`"};

@@ -48,13 +48,13 @@ const struct kg_flag kg_chat_flags[] = {
     KG_TEMPERATURE_FLAG(0.7, sampled),
     KG_TRUNCATION_FLAGS(sampled),
     {"max-tokens", 0, KG_TO(max_tokens), "N",
-     "largest number of tokens of an answer (default 1024)", 1, INT_MAX / 2},
+     "largest number of tokens of a completion (default 1024)", 1, INT_MAX / 2},
     {"max-len", 0, KG_TO(max_len), "N",
      "largest number of tokens of the conversation (default: the model's positions, at "
      "most 32,768)",
      2, INT_MAX / 2},
     {"seed", 0, KG_TO(seed), "S",
-     "seed of sampling; the same seed and messages give the same answers (default: "
+     "seed of sampling; the same seed and messages give the same completions (default: "
      "from the clock)",
      0, 1e18},
     KG_FLAGS_OF(kg_compute_flags),
@@ -351,9 +351,9 @@ static const struct {
     const char *help;
     kg_status (*run)(struct chat *c, struct kg_err *err);
 } commands[] = {
-    {"/new", "begins another conversation", begin_conversation},
-    {"/help", "says this", show_commands},
-    {"/quit", "leaves, as Ctrl-D does", leave},
+    {"/new", "begin another conversation", begin_conversation},
+    {"/help", "show this list", show_commands},
+    {"/quit", "leave, as Ctrl-D does", leave},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -363,7 +363,7 @@ static kg_status show_commands(struct chat *c, struct kg_err *err)
     (void)err;
     for (size_t i = 0; i < N_COMMANDS; i++)
         kg_log_info("%-6s %s", commands[i].name, commands[i].help);
-    kg_log_info("//     a message that begins with one /; Ctrl-C ends an answer");
+    kg_log_info("//     a message that begins with one /; Ctrl-C ends a completion");
     return KG_OK;
 }
 
@@ -434,8 +434,8 @@ static kg_status converse(struct chat *c, struct kg_err *err)
     size_t n;
     kg_status status = begin_conversation(c, err);
     if (status == KG_OK && c->interactive)
-        kg_log_info("Ctrl-C ends an answer, /new begins another conversation, Ctrl-D "
-                    "leaves, /help says more");
+        kg_log_info("Ctrl-C ends a completion, /new begins another conversation, Ctrl-D "
+                    "leaves, /help lists commands");
     while (status == KG_OK && !c->leaves && read_line(c, &line, &capacity, &n))
         status = take_line(c, line, n, err);
     if (c->interactive)

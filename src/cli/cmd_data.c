@@ -32,7 +32,7 @@ static struct kg_prompt_opts how = {.prefix = "--"};
 static bool as_json;
 
 const struct kg_flag kg_data_flags[] = {
-    {"count", 'n', KG_IF("=head", count), "N", "records (default 5)", 1, 1e9},
+    {"count", 'n', KG_IF("=head", count), "N", "records to print (default 5)", 1, 1e9},
     {"out", 'o', KG_IF("=convert", out_path), "FILE",
      "output file, compressed if it ends in .gz or .zst (default stdout)"},
     {"prompt-key", 0, KG_IF("=check", prompt_key), "KEY",
@@ -55,7 +55,7 @@ const struct kg_flag kg_data_flags[] = {
     {"date", 0, KG_IF("=check", how.date), "YYYY-MM-DD", "as data.date"},
     {"add-special", 0, KG_IF("=check&--model", add_special), "WHICH",
      "as data.add_special", 0, 0, KG_SPECIAL_CHOICES},
-    {"json", 0, KG_IF("=check", as_json), NULL, "as JSON"},
+    {"json", 0, KG_IF("=check", as_json), NULL, "print the result as one JSON object"},
     {0},
 };
 

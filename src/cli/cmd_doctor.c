@@ -22,9 +22,9 @@ static bool json;
 static const char *nccl; /* NULL: search for it */
 
 const struct kg_flag kg_doctor_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout"},
+    {"json", 0, KG_TO(json), NULL, "print one JSON object per check"},
     {"nccl", 0, KG_IF("--device", nccl), "DIR",
-     "folder of libnccl.so.2, as ranks.libraries (default: searched)"},
+     "folder of libnccl.so.2, as ranks.libraries (default: search for it)"},
     KG_FLAGS_OF(kg_device_flags),
     {0},
 };

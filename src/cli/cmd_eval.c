@@ -46,26 +46,26 @@ const struct kg_flag kg_eval_flags[] = {
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md); with --base-url a "
      "model's name on that server"},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model&--base-url=", kg_load.adapter),
-     KG_MODEL_ARG, "PEFT folder of adapters of the checkpoint"},
+     KG_MODEL_ARG, "PEFT folder of adapters for the checkpoint"},
     KG_FLAGS_IF("--base-url=", kg_ignore_flags),
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1"},
     {"api", 0, KG_IF("--base-url", api), "WHICH",
      "API of the server: chat or completions (default chat)", 0, 0, "chat|completions"},
     {"key-file", 0, KG_IF("--base-url", key_file), "FILE",
-     "file with the key of the server in one line"},
+     "file that contains the server's API key on one line"},
     {"in-flight", 0, KG_IF("--base-url", in_flight), "N",
      "concurrent requests to the server (default 16)", 1, 4096},
     {"timeout-s", 0, KG_IF("--base-url", timeout_s), "S",
      "timeout of one response of the server (default 600)", 1, 86400},
     {"out", 'o', KG_TO(out_dir), "DIR",
-     "folder that keeps every sample; the same command continues there"},
+     "folder that keeps every sample; the same command continues an evaluation"},
     {"data-dir", 0, KG_TO(data_dir), "DIR",
      "folder of a suite's data files (default: the current one)"},
     {"sets", 0, KG_IF("SUITE&--without=", only_sets), "NAMES",
-     "of a suite: evaluate only these sets, \"a,b\""},
+     "with a suite: evaluate only these sets, \"a,b\""},
     {"without", 0, KG_IF("SUITE", without_sets), "NAMES",
-     "of a suite: leave these sets out"},
+     "with a suite: leave these sets out"},
     {"dry-run", 0, KG_TO(dry_run), NULL,
      "print what would be evaluated, and which files are missing"},
     {"data", 'd', KEY(STRING, "data"), "FILE",
@@ -88,7 +88,7 @@ const struct kg_flag kg_eval_flags[] = {
     {"level", 0, KEY(STRING, "level"), "LEVEL",
      "difficulty of problems that the task generates"},
     {"problems", 0, KEY(INT, "problems"), "N",
-     "largest number of problems (default 500; of a suite: all)", 1, 1e7},
+     "largest number of problems (default 500; in a suite: all)", 1, 1e7},
     {"n", 'n', KEY(INT, "samples"), "N", "completions per problem (default 1)", 1,
      KG_EVAL_MAX_N},
     {"max-tokens", 0, KEY(INT, "max_tokens"), "N", "longest completion (default 512)", 1,
@@ -102,7 +102,7 @@ const struct kg_flag kg_eval_flags[] = {
      "without --out: write every completion with its grade as JSONL"},
     KG_FLAGS_OF(kg_prompt_flags),
     {"add-special", 0, KEY(STRING, "add_special"), "WHICH",
-     "BOS in front of a prompt: auto (of text), true or false (default auto)", 0, 0,
+     "BOS before a prompt: auto (plain text only), true, false (default auto)", 0, 0,
      KG_SPECIAL_CHOICES},
     {"prompt-key", 0, KEY(STRING, "prompt_key"), "KEY", "column of the problem"},
     {"answer-key", 0, KEY(STRING, "answer_key"), "KEY", "column of the answer"},
@@ -111,7 +111,7 @@ const struct kg_flag kg_eval_flags[] = {
     {"answer-tags", 0, KEY(STRING, "answer_tags"), "N",
      "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
     {"wording", 0, KEY(STRING, "wording"), "NAME",
-     "search agents: wording of instruction and remark (default kedge)", 0, 0,
+     "search agents: instruction, and remark on a wrong turn (default kedge)", 0, 0,
      KG_WORDING_CHOICES},
     {"env", 0, KEY(STRING, "env"), "NAME",
      "environment of the episodes (default none: one turn)", 0, 0,
@@ -463,7 +463,7 @@ static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
                          set->data.n, set->samples,
                          (long long)set->data.n * set->samples));
     if (set->data.dropped_golds)
-        KG_TRY(kg_str_printf(out, err, "; %lld left out for their gold answer",
+        KG_TRY(kg_str_printf(out, err, "; %lld left out: gold answer not graded right",
                              (long long)set->data.dropped_golds));
     if (set->data.dropped_repeated)
         KG_TRY(kg_str_printf(out, err, "; %lld repeated records left out",
@@ -509,10 +509,11 @@ static kg_status put_plans(struct kg_str *out, struct lacks *lacks,
     for (size_t i = e->suite.n; i < e->suite.n_all; i++)
         KG_TRY(kg_str_printf(out, err, "left out: %s\n", e->suite.names[i]));
     if (lacks->missing)
-        KG_TRY(kg_str_printf(out, err,
-                             "%zu of %zu sets are missing their file: put it there, name "
-                             "the folder by --data-dir, or leave them out by --without\n",
-                             lacks->missing, e->suite.n));
+        KG_TRY(
+            kg_str_printf(out, err,
+                          "%zu of %zu sets lack their data file: put it there, name its "
+                          "folder with --data-dir, or leave the set out with --without\n",
+                          lacks->missing, e->suite.n));
     return KG_OK;
 }
 

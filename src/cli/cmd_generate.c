@@ -38,7 +38,7 @@ static struct kg_flag_list stops;
 const struct kg_flag kg_generate_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_ignore_flags),
-    {"jsonl", 0, KG_TO(jsonl), NULL, "read prompts from stdin, one JSON object a line"},
+    {"jsonl", 0, KG_TO(jsonl), NULL, "read prompts from stdin, one JSON object per line"},
     {"json", 0, KG_IF("--jsonl=", json), NULL, "print JSON lines for a PROMPT too"},
     {"logprobs", 0, KG_TO(logprobs), NULL,
      "print each new token's log-prob (implies --json)"},
@@ -399,9 +399,9 @@ int kg_cmd_generate(int argc, char **argv)
         return kg_cli_usage("expected either a PROMPT or --jsonl, found %s",
                             jsonl ? "both" : "neither");
     if (served && kg_seed_sample((uint64_t)seed) + n_samples > KG_SEED_SAMPLES)
-        return kg_cli_usage("--served: expected --seed and --n to stay below the next "
-                            "multiple of %d",
-                            KG_SEED_SAMPLES);
+        return kg_cli_usage(
+            "--served: expected --seed + --n at most the next multiple of %d",
+            KG_SEED_SAMPLES);
     KG_TRY_GOTO(out, kg_load_model(&j.l, &kg_load, &err));
     KG_TRY_GOTO(out, read_prompts(&j, argc > 0 ? argv[0] : NULL, &err));
     status = generate(&j, &err);

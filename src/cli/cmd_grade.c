@@ -33,7 +33,7 @@ const struct kg_flag kg_grade_flags[] = {
     {"final", 0, KG_IF("=qa-format", format.final), "F",
      "score of a wrong answer without a valid format (default 0.1)", 0, 1},
     {"retrieval", 0, KG_IF("=qa-format", format.retrieval), "R",
-     "added if a gold answer was retrieved (default 0)", 0, 1},
+     "score added if a gold answer was retrieved (default 0)", 0, 1},
     {0},
 };
 

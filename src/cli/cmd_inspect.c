@@ -22,7 +22,7 @@ static bool verify;
 static const char *moments; /* NULL: fp32 */
 
 const struct kg_flag kg_inspect_flags[] = {
-    {"json", 0, KG_TO(json), NULL, "one JSON object"},
+    {"json", 0, KG_TO(json), NULL, "print one JSON object"},
     {"tensors", 0, KG_IF("--verify=&--json=", all), NULL,
      "list every tensor (--json always does)"},
     {"verify", 0, KG_TO(verify), NULL,

@@ -37,7 +37,7 @@ static bool tied = true;
 
 const struct kg_flag kg_new_flags[] = {
     {"arch", 0, KG_TO(arch), "NAME",
-     "a model_type that `kedge inspect` reads: qwen2 (default), llama, gemma2, .."},
+     "a model_type that `kedge inspect` reads, such as qwen2 (default), llama or gemma2"},
     {"tokenizer", 0, KG_IF("--train-tokenizer=", tokenizer_dir), KG_MODEL_ARG,
      "copy the tokenizer's files from this folder"},
     {"train-tokenizer", 0, KG_TO(train_file), "FILE",
@@ -203,7 +203,8 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     KG_TRY(kg_arch_find(&c->arch, arch, err));
     if (c->arch->features & KG_EXPERTS)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "--arch: %s has experts, for which this command has no sizes",
+                       "--arch: expected a model without experts (their sizes have no "
+                       "flags), found %s",
                        arch);
     c->vocab = (int32_t)vocab;
     c->hidden = (int32_t)hidden;

@@ -20,7 +20,7 @@ static bool all;
 
 const struct kg_flag kg_presets_flags[] = {
     {"all", 0, KG_IF("NAME=", all), NULL, "every preset with its values"},
-    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset"},
+    {"json", 0, KG_TO(as_json), NULL, "print one JSON object per preset"},
     {0},
 };
 

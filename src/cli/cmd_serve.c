@@ -51,8 +51,8 @@ const struct kg_flag kg_serve_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)"},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", adapters), "[NAME=]DIR",
-     "PEFT folder of adapters of the model; NAME=DIR, several times: each served under "
-     "its name, next to the base model"},
+     "PEFT folder of adapters for the model; repeat NAME=DIR to serve each under its "
+     "name, next to the base model"},
     KG_FLAGS_OF(kg_ignore_flags),
     {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the name of the folder)"},
@@ -96,14 +96,14 @@ const struct kg_flag kg_serve_flags[] = {
     {"prefill-chunk", 0, KG_TO(prefill_chunk), "N",
      "prompt tokens computed per step (default 512)", 1, 1 << 20},
     {"max-requests", 0, KG_TO(max_requests), "N",
-     "open requests; above: status 429 (default 512)", 1, 1 << 20},
+     "open requests; further ones get status 429 (default 512)", 1, 1 << 20},
     {"max-body", 0, KG_TO(max_body), "BYTES",
-     "size of a request; above: status 413 (default 4 MiB)", 1, 1 << 30},
+     "largest request body; a larger one gets status 413 (default 4 MiB)", 1, 1 << 30},
     {"max-connections", 0, KG_TO(max_connections), "N",
-     "connections; above: status 503 (default 1024)", 1, 1 << 20},
+     "connections; further ones get status 503 (default 1024)", 1, 1 << 20},
     {"max-held", 0, KG_TO(max_held), "BYTES",
-     "memory for bodies and responses of all clients; above: status 503 (default 256 "
-     "MiB)",
+     "memory for bodies and responses of all clients; requests beyond it get status 503 "
+     "(default 256 MiB)",
      1 << 20, 1e12},
     {"session-bytes", 0, KG_IF("--train=", session_bytes), "BYTES",
      "memory for token ids and texts of sessions (session_id); above, the least recently "
@@ -113,8 +113,8 @@ const struct kg_flag kg_serve_flags[] = {
      "further host names, comma-separated, accepted by a local server without a key; *: "
      "any (default: localhost and its addresses)"},
     {"stream-interval", 0, KG_IF("--train=", piece_ms), "MS",
-     "milliseconds at least between two chunks of a stream; a chunk has all tokens since "
-     "the last one (default 50; 0: a chunk for each token)",
+     "least time between two chunks of a stream in ms; a chunk has all tokens since the "
+     "previous one (default 50; 0: a chunk for each token)",
      0, 60000},
     {"routed-experts", 0, KG_IF("--train=", routed_experts), NULL,
      "responses that are not streamed list the experts of each token (models with "

@@ -24,8 +24,8 @@ static struct kg_show_columns asked;
 const struct kg_flag kg_show_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "folder whose tokenizer turns tokens into text (needed for a dump of tokens)"},
-    {"line", 0, KG_TO(first_line), "N", "the first line shown (default 1)", 1, 1e15},
-    {"count", 'n', KG_TO(count), "N", "lines shown (default 1)", 1, 1e6},
+    {"line", 0, KG_TO(first_line), "N", "first line to show (default 1)", 1, 1e15},
+    {"count", 'n', KG_TO(count), "N", "lines to show (default 1)", 1, 1e6},
     {"logp", 0, KG_TO(asked.logp), NULL, "log-prob of each sampled token"},
     {"advantage", 0, KG_TO(asked.advantage), NULL, "advantage of each sampled token"},
     {"divergence", 0, KG_TO(asked.divergence), NULL,
@@ -168,8 +168,9 @@ static kg_status show_lines(struct showing *w, const char *path, struct kg_err *
         shown++;
     }
     status = shown ? KG_OK
-                   : kg_fail(err, KG_ENOTFOUND, "%s: expected a line %lld, found %lld",
-                             path, (long long)first_line, (long long)last);
+                   : kg_fail(err, KG_ENOTFOUND,
+                             "%s: expected a line %lld, found only %lld lines", path,
+                             (long long)first_line, (long long)last);
 out:
     kg_json_release(&doc);
     kg_records_close(records);

@@ -14,7 +14,7 @@ static bool add_special;
 const struct kg_flag kg_tokenize_flags[] = {
     {"model", 'm', KG_TO(model_dir), KG_MODEL_ARG,
      "folder with tokenizer.json, tokenizer.model or token_ids.json"},
-    {"decode", 'd', KG_TO(decode), NULL, "ids to text; special tokens are printed"},
+    {"decode", 'd', KG_TO(decode), NULL, "convert ids to text, including special tokens"},
     {"no-parse-special", 0, KG_CLEARS_IF("--decode=", parse_special), NULL,
      "read special tokens in the text as plain text"},
     {"add-special", 0, KG_IF("--decode=", add_special), NULL,

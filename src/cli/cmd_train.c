@@ -66,9 +66,9 @@ static kg_status read_size(uint64_t *bytes, const char *text, struct kg_err *err
     bool binary = strcmp(unit, "GiB") == 0;
 
     if (unit == text || !(n > 0 && n < 1e6) || (!binary && strcmp(unit, "GB") != 0))
-        return kg_fail(err, KG_EINVAL,
-                       "--device-memory: expected a size as 141GB or 80GiB, found '%s'",
-                       text);
+        return kg_fail(
+            err, KG_EINVAL,
+            "--device-memory: expected a size such as 141GB or 80GiB, found '%s'", text);
     *bytes = (uint64_t)(n * (binary ? (double)(1 << 30) : 1e9));
     return KG_OK;
 }

@@ -30,22 +30,22 @@ const struct kg_command kg_commands[] = {
      -1, NULL, NULL, NULL, NULL},
     {"sft", "supervised training: only the SFT of a recipe", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
-     "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
-     "episodes (prompt and segments), conversations (messages), or text. The loss covers "
-     "only the model's text.",
+     "Runs the SFT of a recipe without its RL steps. Data are JSONL of prompt and "
+     "response, episodes (prompt and segments), conversations (messages), or text. The "
+     "loss covers only the model's text.",
      -1, NULL, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
-     "As `train`, with the KL to the teacher as the whole loss and no reward: on the "
-     "policy's own completions (preset distill-reverse or distill-forward), or on those "
-     "of rollout.data (preset distill-offline). One completion per prompt by default "
-     "(rollout.samples).",
+     "Like `train`, but the KL to the teacher is the whole loss and there is no reward: "
+     "on the policy's own completions (preset distill-reverse or distill-forward), or on "
+     "those of rollout.data (preset distill-offline). One completion per prompt by "
+     "default (rollout.samples).",
      -1, NULL, NULL, NULL, NULL},
     {"replay", "loss and gradient of a dumped step with another algorithm", kg_cmd_replay,
      "[flags] RUN STEP [preset=NAME] [section.key=value ...]", kg_replay_flags,
-     "Takes the trajectories of RUN/rollouts and the newest checkpoint before STEP, "
-     "which it names, and computes the whole step as one update: loss, norm of the "
-     "gradient, its variance over groups of completions, and its cosines to the "
+     "Takes the trajectories of RUN/rollouts and the newest checkpoint before STEP "
+     "(whose name it prints), and computes the whole step as one update: loss, norm of "
+     "the gradient, its variance over groups of completions, and its cosines to the "
      "gradients of the exact objective (the ratio of the whole completion to the "
      "sampler, no clip, no mask, the exact KL) and of the exact KL alone. Keys of algo, "
      "kl and anchor, and train.old_logp, change the algorithm. Nothing is written into "
@@ -77,36 +77,36 @@ const struct kg_command kg_commands[] = {
      "problems. A sample depends only on the model, the seed, the set, the problem and "
      "the sample's number, so --out DIR can continue after any interruption and ends "
      "with the same bytes.\n\n`compare` takes two finished folders of the same problems "
-     "and prints B - A of every metric with a paired 95 % interval. The only flag that "
-     "acts with it is --json.",
+     "and prints B - A of every metric with a paired 95 % interval. Its only flag is "
+     "--json.",
      -1, NULL, NULL, "!compare", NULL},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the completion is printed as text. With --jsonl every line of stdin is "
      "{\"prompt\": text}, {\"prompt\": [messages]}, which the chat template renders "
-     "(with \"tools\": [...], if it has them), or {\"ids\": [...]}, and every completion "
+     "(with \"tools\": [...], if it has them), or {\"ids\": [...]}. Every completion is "
      "a line {\"ids\", \"logprobs\", \"text\", \"finish_reason\"} on stdout, in input "
-     "order, --n lines for each input. Keys of a line that set sampling are refused, "
-     "other keys are ignored.\n\nA log-prob is that of the full softmax at the "
-     "temperature (temperature 0: at 1), bit for bit what `kedge score` prints for the "
-     "same ids. Truncation applies in the order top-k, top-p, min-p. The finish reason "
-     "is stop (an end token), stop_string, or length.",
+     "order, --n lines for each input. Input keys that set sampling are refused; other "
+     "keys are ignored.\n\nA log-prob is that of the full softmax at the temperature "
+     "(temperature 0: at 1), bit for bit what `kedge score` prints for the same ids. "
+     "Truncation applies in the order top-k, top-p, min-p. The finish reason is stop (an "
+     "end token), stop_string, or length.",
      1, NULL, NULL, NULL, NULL},
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
-     "A line is a message; the answer is printed as it is sampled. Ctrl-C ends an "
-     "answer, /new begins another conversation, /quit and Ctrl-D leave, /help lists such "
-     "commands; write // for a message that begins with /. The conversation is kept as "
-     "tokens: the model's turns are never tokenised again, unless the chat template "
+     "A line is a message; the completion is printed as it is sampled. Ctrl-C ends a "
+     "completion, /new begins another conversation, /quit and Ctrl-D leave, /help lists "
+     "such commands; write // for a message that begins with /. The conversation is kept "
+     "as tokens: the model's turns are never tokenised again, unless the chat template "
      "rewrites them.",
      0, NULL, NULL, NULL, NULL},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
      "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
-     "/metrics for Prometheus. Requests share one running batch. Answer i of a request "
-     "with a seed is sampled with seed + i, independent of other requests; `kedge "
-     "generate --served` gives the same bits. SIGTERM finishes open requests, then "
-     "exits. See docs/serve.md.",
+     "/metrics for Prometheus. Requests share one running batch. Completion i of a "
+     "request with a seed is sampled with seed + i, independent of other requests; "
+     "`kedge generate --served` gives the same bits. SIGTERM finishes open requests, "
+     "then exits. See docs/serve.md.",
      0, NULL, NULL, NULL, NULL},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,
@@ -143,8 +143,8 @@ const struct kg_command kg_commands[] = {
     {"export", "write a checkpoint as a GGUF file, for llama.cpp", kg_cmd_export,
      "MODEL --to FILE.gguf [flags]", kg_export_flags,
      "MODEL is a checkpoint folder or a GGUF file; adapters are merged first (kedge "
-     "merge). Metadata, tokenizer and chat template go into the file. A field that "
-     "llama.cpp would compute otherwise is refused by name.",
+     "merge). Metadata, tokenizer and chat template go into the file. If llama.cpp would "
+     "compute a field differently, the error names the field.",
      1, NULL, NULL, NULL, "gguf"},
     {"merge", "merge adapters into their base: write one checkpoint", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
@@ -182,9 +182,9 @@ const struct kg_command kg_commands[] = {
     {"data", "inspect, check and convert a data file", kg_cmd_data,
      "[flags] check|head|convert FILE", kg_data_flags,
      "FILE is JSON lines or a JSON array of objects (also gzip, zstd), or Parquet; the "
-     "content decides.\n\ncheck: reads every record as training will, and says how many "
-     "have a prompt, an answer, a worked solution. head: the first records as JSON "
-     "lines. convert: all of them.",
+     "content decides.\n\ncheck: reads every record as training will, and prints how "
+     "many have a prompt, an answer, a worked solution. head: prints the first records "
+     "as JSON lines. convert: writes all of them.",
      2, NULL, NULL, NULL, NULL},
     {"search", "build, query and serve an index of passages", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
@@ -193,16 +193,15 @@ const struct kg_command kg_commands[] = {
      "index: CORPUS is JSON lines (or any format of `kedge data`) of {\"id\", "
      "\"contents\"}, the first line of the contents being the title, or of {\"title\", "
      "\"text\"}. INDEX is one file, replaced when the new file is complete. query: QUERY "
-     "is "
-     "any text, there is no query language; without it every line of stdin is "
+     "is any text, there is no query language; without it every line of stdin is "
      "{\"query\": text}, every line of stdout {\"passages\": [{\"id\", \"contents\", "
      "\"score\"}], \"scored\", \"cut\"}. serve: Search-R1's protocol, POST /retrieve of "
      "{\"queries\", \"topk\", \"return_scores\"}, and GET /health and /metrics; SIGTERM "
      "ends it. bench: sends the queries ({\"query\"} or {\"question\"}) of a file for "
-     "--seconds and prints queries a second and percentiles. check: reads the whole "
-     "file and compares its hash. With --dense an index has vectors of an encoder too, "
-     "and --kind finds by them (dense) or by them and words (hybrid).\n\n"
-     "docs/search.md goes from a corpus to a served index.",
+     "--seconds and prints queries per second and percentiles of latency. check: reads "
+     "the whole file and compares its hash. With --dense an index also has vectors of an "
+     "encoder, and --kind searches by vectors (dense) or by vectors and words "
+     "(hybrid).\n\ndocs/search.md goes from a corpus to a served index.",
      3, NULL, NULL, NULL, "retriever"},
     {"grade", "grade given answers", kg_cmd_grade, "[flags] < LINES", kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
@@ -226,12 +225,12 @@ const struct kg_command kg_commands[] = {
      "An algorithm is one row from each table; `kedge train --keys` lists its "
      "keys.\n\n`check` compares KL estimators, surrogates and masks (all, or those "
      "named) with the exact value and gradient. It sums over every outcome of a small "
-     "vocabulary and draws nothing. KEY=VALUE sets a bound or another key that the rows "
-     "read. docs/which.md explains the columns.",
+     "vocabulary; nothing is sampled. KEY=VALUE sets a bound or another key that the "
+     "rows read. docs/which.md explains the columns.",
      -1, NULL, NULL, NULL, "lab"},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
-     "Without NAME prints a list. With NAME, or --all, prints every value of algo, kl "
+     "Without NAME, prints a list. With NAME, or --all, prints every value of algo, kl "
      "and anchor, and the preset's other values, with their source: the preset, one that "
      "it builds on, or the default.",
      1, NULL, NULL, NULL, NULL},
@@ -247,9 +246,9 @@ const struct kg_command kg_commands[] = {
      kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
     {"bench", "benchmarks against the ceilings of this machine", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,
-     "Without a name all run, in about eight minutes on two idle cores, with 10 GB of "
-     "memory.\n\nA ceiling is measured again next to every row that refers to it; a row "
-     "is the best of its repetitions. A row with a target ends with the target and "
+     "Without NAME all of them run, in about eight minutes on two idle cores, with 10 GB "
+     "of memory.\n\nA ceiling is measured again next to every row that refers to it; a "
+     "row is the best of its repetitions. A row with a target ends with the target and "
      "whether it is met.",
      1, kg_bench_term, NULL, NULL, NULL},
     {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL,

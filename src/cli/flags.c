@@ -116,8 +116,7 @@ static kg_status unknown_flag(const struct kg_command *c, const char *arg,
         near = kg_str_nearest(arg + 2, names, n, sizeof *names);
     if (!near && has_keys)
         return kg_fail(err, KG_EINVAL,
-                       "unknown flag %s; a recipe's keys have no dashes, as "
-                       "model.path=DIR",
+                       "unknown flag %s; a recipe's keys have no dashes: model.path=DIR",
                        arg);
     return kg_fail(err, KG_EINVAL, "unknown flag %s%s%s%s", arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");

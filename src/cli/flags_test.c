@@ -207,7 +207,7 @@ static void a_key_that_is_given_as_a_flag_is_told_so(void **state)
 {
     (void)state;
     refused("train --model x",
-            "unknown flag --model; a recipe's keys have no dashes, as model.path=DIR");
+            "unknown flag --model; a recipe's keys have no dashes: model.path=DIR");
     refused("train --resum", "unknown flag --resum, did you mean --resume?");
     refused("doctor --model.path x", "unknown flag --model.path");
 }

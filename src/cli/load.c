@@ -24,7 +24,7 @@ const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)"},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", kg_load.adapter), KG_MODEL_ARG,
-     "PEFT folder of adapters of the model"},
+     "PEFT folder of adapters for the model"},
     {0},
 };
 
@@ -52,7 +52,7 @@ const struct kg_flag kg_device_flags[] = {
      "bf16 products on a GPU: cublas, own, or exact (default: by the GPU)", 0, 0,
      "cublas|own|exact"},
     {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
-     "folder of cuBLASLt (default: searched)"},
+     "folder of cuBLASLt (default: search for it)"},
     {0},
 };
 
