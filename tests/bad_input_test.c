@@ -274,7 +274,7 @@ static void compositions(void **state)
         {"a recipe beside a preset that leaves no room for it",
          "printf 'kl:\\n  beta: 0.01\\n' >$W/c.yaml",
          "train preset=dapo $W/c.yaml $T run.dir=$W/run", 1,
-         "/c.yaml line 2, beside preset dapo", NULL},
+         "/c.yaml line 2, with preset dapo", NULL},
         {"published gradient of a row with one", NULL,
          TRAIN "preset=distill-reverse kl.estimator=truncated-reverse kl.top_k=4 "
                "kl.gradient=published",

@@ -164,8 +164,8 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                               struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "samples: expected %zu up to the end of the share of %s, found "
-                   "another number of samples: the requests of the ranks differ",
+                   "samples: expected %zu by the end of the share of %s, found another "
+                   "number: the ranks have different requests",
                    expected, kg_ranks_name(ranks, rank).text);
 }
 

@@ -248,7 +248,8 @@ static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char
         if (!end)
             return KG_OK;
         if (kg_json_parse(&doc, line, (size_t)(end - line), where, &parse) != KG_OK) {
-            kg_log_warn("%s; it and all later samples are sampled again", parse.message);
+            kg_log_warn("%s; this and all later samples are sampled again",
+                        parse.message);
             return KG_OK;
         }
         kg_status status = fn(

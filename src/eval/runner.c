@@ -558,7 +558,7 @@ static kg_status check_verdicts(const struct set_work *s, struct kg_err *err)
     if (none == s->n)
         return kg_fail(err, KG_EFORMAT,
                        "expected episodes with a verdict of the environment, found none "
-                       "in %zu; mend the environment and use another --out",
+                       "in %zu; fix the environment and use another --out",
                        none);
     kg_log_warn("set %s: %zu of %zu episodes have no verdict of the environment and "
                 "count as wrong (further/status/* and undecided say how many)",
@@ -731,7 +731,7 @@ static kg_status take_up(struct work *w, const char *inputs, struct kg_err *err)
     if (w->results.complete && done < n)
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected %zu samples in a finished evaluation, found %zu; to "
-                       "draw all of them again, remove its results.json",
+                       "sample all of them again, remove its results.json",
                        w->run->out, n, done);
     if (done > 0)
         kg_log_info("%s: %zu of %zu samples exist already", w->run->out, done, n);

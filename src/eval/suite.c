@@ -42,7 +42,7 @@ static const struct kg_opt_row suite_rows[] = {
     {"model.path", OF_ALL(model_path), "", 0, 0, NULL, "checkpoint folder (--model)",
      true},
     {"model.adapter", OF_ALL(model_adapter), "", 0, 0, NULL,
-     "PEFT folder of its adapters (--adapter)", true},
+     "PEFT folder of adapters for it (--adapter)", true},
     {"model.dtype", OF_ALL(model_dtype), "", 0, 0, NULL, "dtype of products (--dtype)",
      false},
     {"model.base_dtype", OF_ALL(model_base_dtype), "", 0, 0, NULL,
@@ -52,8 +52,8 @@ static const struct kg_opt_row suite_rows[] = {
      "server instead of a folder (--base-url)", true},
     {"server.model", OF_ALL(server_model), "", 0, 0, NULL,
      "model name on that server (--model)", false},
-    {"server.api", OF_ALL(server_api), "chat", 0, 0, "chat|completions", "how (--api)",
-     false},
+    {"server.api", OF_ALL(server_api), "chat", 0, 0, "chat|completions",
+     "API of that server (--api)", false},
     {0},
 };
 
@@ -63,7 +63,7 @@ static const struct kg_opt_row set_rows[] = {
      "problems: JSON lines, a JSON array or Parquet; '' if the task generates them",
      true},
     {"source", AT(source), "", 0, 0, NULL, "where to get the file", true},
-    {"licence", AT(licence), "", 0, 0, NULL, "of the file", true},
+    {"licence", AT(licence), "", 0, 0, NULL, "licence of the file", true},
     {"expect", AT(expect), "0", 0, 1e9, NULL,
      "records that the file must have, counted after unique; 0: any number", false},
     {"group", AT(group), "", 0, 0, NULL, "sets of one group get a common unweighted mean",

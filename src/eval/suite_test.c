@@ -73,7 +73,8 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "set a: task: expected one of arithmetic"},
         {"sets:\n  a:\n    task: math\n", KG_EINVAL, "expected a data file, found none"},
         {"sets:\n  a:\n    data: data.jsonl\n    task: environment\n", KG_EINVAL,
-         "set a: env external and task environment: expected both, found none and "
+         "set a: env external and task environment: expected both or neither, found none "
+         "and "
          "environment"},
         {"sets:\n  a:\n    data: data.jsonl\n    grader: mathematica\n", KG_EINVAL,
          "sets.a.grader: expected one of default, ema-pg"},

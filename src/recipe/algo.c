@@ -110,7 +110,7 @@ static kg_status name_source(const struct kg_recipe *r, const struct kg_config *
             return kg_fail(err, found.code, "%s; %s is from preset %s", found.message,
                            key, source);
         return kg_fail(err, found.code, "%s; %s is from %s%s%s", found.message, key,
-                       source, *preset ? ", beside preset " : "", preset);
+                       source, *preset ? ", with preset " : "", preset);
     }
     return err->code;
 }

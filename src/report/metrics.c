@@ -166,10 +166,9 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/mean_stderr", KG_METRICS_REWARD, NULL,
      "standard error of this mean, over the prompts of the step"},
     {"rl", "reward/shaped_mean", KG_METRICS_REWARD, "reward",
-     "with overlong shaping: mean of the shaped rewards"},
+     "with the overlong penalty: mean reward after the penalty"},
     {"rl", "reward/greedy", KG_METRICS_REWARD, "reward",
-     "with a greedy baseline: reward of a prompt's greedy completion, mean over the "
-     "completions"},
+     "with a greedy baseline: mean reward of the greedy completions"},
     {"rl", "reward/accuracy", KG_METRICS_REWARD, "accuracy",
      "share of completions that the task calls correct"},
     {"rl", "reward/accuracy_stderr", KG_METRICS_REWARD, NULL,
@@ -189,7 +188,7 @@ static const struct kg_metric_row rows[] = {
      "share of greedy completions that could not be graded: their prompt has no "
      "baseline"},
     {"rl", "reward/overlong", KG_METRICS_REWARD, "penalised for length",
-     "with overlong shaping: share of penalised completions"},
+     "with the overlong penalty: share of penalised completions"},
     {"rl", "reward/part/NAME", KG_METRICS_REWARD, "each reward",
      "with `task.rewards`: mean of one reward over the completions that it graded, "
      "without its weight"},
@@ -201,7 +200,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
-     "external grader: starts after a program that had graded died"},
+     "external grader: starts that replaced a program that ended after it had graded"},
     {"rl", "advantage/mean", KG_METRICS_REWARD, "advantage",
      "mean advantage of the completions"},
     {"rl", "advantage/min", KG_METRICS_REWARD, "advantage",
@@ -209,8 +208,8 @@ static const struct kg_metric_row rows[] = {
     {"rl", "advantage/max", KG_METRICS_REWARD, "advantage",
      "largest advantage of a completion"},
     {"rl", "kl/value", KG_METRICS_KL, "KL",
-     "KL term per token, before weight and coefficient; with another `kl.in`: "
-     "mean over completions of the KL per token"},
+     "mean KL term of a token, before weight and coefficient; if `kl.in` is not `loss`: "
+     "KL per token of each completion, mean over completions"},
     {"rl", "kl/max", KG_METRICS_KL, "largest KL",
      "largest KL term of a token (`kl.in: loss`)"},
     {"rl", "kl/taken_max", KG_METRICS_KL, "off an advantage",
@@ -247,7 +246,7 @@ static const struct kg_metric_row rows[] = {
      "share of tokens clipped at the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
-     "(surrogates without a clip: 0.2, or the value of the preset)"},
+     "(surrogates without a clip use 0.2, or the preset's value)"},
     {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio above 1 + `algo.clip_high`, for any advantage"},
     {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",
@@ -279,9 +278,9 @@ static const struct kg_metric_row rows[] = {
      "learning rate of the last update"},
     {"rl", "optim/updates", KG_METRICS_OPTIM, "updates", "updates of this step"},
     {"rl", "optim/idle_updates", KG_METRICS_OPTIM, "left out",
-     "updates without a gradient since the run began"},
+     "updates skipped because they had no gradient, since the run began"},
     {"rl", "optim/skipped_steps", KG_METRICS_OPTIM, "left out",
-     "steps with non-finite numbers since the run began"},
+     "steps skipped because of non-finite numbers, since the run began"},
     {"rl", "length/mean", KG_METRICS_LENGTH, "length", "tokens per completion: mean"},
     {"rl", "length/min", KG_METRICS_LENGTH, "length", "the shortest completion"},
     {"rl", "length/max", KG_METRICS_LENGTH, "length", "the longest completion"},
@@ -306,12 +305,11 @@ static const struct kg_metric_row rows[] = {
     {"rl", "episode/observed_tokens", KG_METRICS_EPISODE, "observed",
      "mean tokens that the tools returned; `length/` counts only the model's tokens"},
     {"rl", "episode/seconds_idle", KG_METRICS_EPISODE, "waiting",
-     "seconds of the rollout in which every episode waited for a tool and nothing "
+     "seconds of the rollout in which every episode waited for a tool and nothing was "
      "decoded"},
     {"rl", "tool/calls", KG_METRICS_EPISODE, "tool",
      "calls of the tools in all rollouts of the step"},
-    {"rl", "tool/failed", KG_METRICS_EPISODE, "tool",
-     "calls among them that no tool answered"},
+    {"rl", "tool/failed", KG_METRICS_EPISODE, "tool", "calls that no tool answered"},
     {"rl", "tool/requests", KG_METRICS_EPISODE, "tool", "requests sent to a retriever"},
     {"rl", "tool/cached", KG_METRICS_EPISODE, "tool",
      "calls answered without a request: cached or in flight"},
@@ -320,9 +318,9 @@ static const struct kg_metric_row rows[] = {
     {"rl", "tool/seconds_a_call", KG_METRICS_EPISODE, "waiting",
      "mean time from a call to its answer"},
     {"rl", "groups/all_right", KG_METRICS_SAMPLING, "groups",
-     "share of prompts whose completions are all correct"},
+     "share of prompts whose graded completions are all correct"},
     {"rl", "groups/all_wrong", KG_METRICS_SAMPLING, "groups",
-     "share of prompts whose completions are all wrong"},
+     "share of prompts whose graded completions are all wrong"},
     {"rl", "groups/equal", KG_METRICS_SAMPLING, "groups",
      "share of prompts whose rewards are all equal: no signal"},
     {"rl", "dynamic/batches", KG_METRICS_SAMPLING, "generation batches",
@@ -330,9 +328,9 @@ static const struct kg_metric_row rows[] = {
     {"rl", "dynamic/prompts", KG_METRICS_SAMPLING, "prompts sampled",
      "prompts that were sampled for the step"},
     {"rl", "dynamic/all_right", KG_METRICS_SAMPLING, "prompts left out",
-     "sampled prompts whose completions are all correct"},
+     "sampled prompts whose graded completions are all correct"},
     {"rl", "dynamic/all_wrong", KG_METRICS_SAMPLING, "prompts left out",
-     "sampled prompts whose completions are all wrong"},
+     "sampled prompts whose graded completions are all wrong"},
     {"rl", "dynamic/equal", KG_METRICS_SAMPLING, "prompts left out",
      "sampled prompts that the filter left out"},
     {"rl", "dynamic/surplus", KG_METRICS_SAMPLING, "surplus",
@@ -373,15 +371,16 @@ static const struct kg_metric_row rows[] = {
     {"rl", "region/masked_negative_entropy", KG_METRICS_REGION, "entropy of dropped",
      "mean entropy at the dropped tokens with A < 0"},
     {"rl", "mask/answers", KG_METRICS_REGION, "masked completions",
-     "with `algo.mask`: share of completions whose policy terms were dropped"},
+     "with `algo.mask`: share of completions of which the mask dropped policy terms"},
     {"rl", "mask/divergence_mean", KG_METRICS_REGION, "divergence of completions",
-     "with `algo.mask`: mean of the tested divergence between completions and sampler"},
+     "with `algo.mask`: mean over completions of the divergence that the mask tests"},
     {"rl", "mask/divergence_max", KG_METRICS_REGION, "divergence of completions",
      "largest divergence of a completion"},
     {"rl", "anchor/distance", KG_METRICS_ANCHOR, "distance",
-     "Euclidean distance of policy and anchor weights"},
+     "Euclidean distance between policy and anchor weights"},
     {"rl", "anchor/distance_relative", KG_METRICS_ANCHOR, "relative distance",
-     "distance of policy and anchor weights divided by the norm of the policy's weights"},
+     "distance between policy and anchor weights divided by the norm of the policy's "
+     "weights"},
     {"rl", "anchor/updates", KG_METRICS_ANCHOR, "updates",
      "updates of the anchor since the run began"},
     {"rl", "anchor/kl_average", KG_METRICS_ANCHOR, "moving average",
@@ -389,14 +388,14 @@ static const struct kg_metric_row rows[] = {
     {"rl", "anchor/refreshed", KG_METRICS_ANCHOR, "refreshed",
      "with `anchor.kappa`: times the policy replaced the anchor since the run began"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
-     "largest |log p - log old| of the first update, before which the policy equals the "
-     "sampler: 0 without lag, staleness or another dtype of the sampler"},
+     "largest |log p - log old| of the first update, when the policy is still the one "
+     "that sampled: 0 without lag, staleness or another dtype"},
     {"rl", "staleness/mean", KG_METRICS_MISMATCH, "age",
      "with `rollout.max_staleness`: steps since the version that sampled a token, mean"},
     {"rl", "staleness/max", KG_METRICS_MISMATCH, "age", "largest age of a token"},
     {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
-     "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
-     "sampler; mean over the tokens"},
+     "mean |log old - log mu|: 0 unless `train.old_logp: recompute` has a separate "
+     "sampler, or `algo.reproduction` an `episode.window`"},
     {"rl", "policy/mismatch_max", KG_METRICS_MISMATCH, "recomputed",
      "largest |log old - log mu|"},
     {"rl", "policy/prob_gap_min", KG_METRICS_MISMATCH, "signed gap",
@@ -423,12 +422,12 @@ static const struct kg_metric_row rows[] = {
     {"rl", "mismatch/weight_ess", KG_METRICS_MISMATCH, "effective sample",
      "effective sample size of the importance weights as a share"},
     {"rl", "mismatch/cut", KG_METRICS_MISMATCH, "truncated sampling",
-     "share of tokens drawn from a part of the vocabulary (`rollout.top_p`, `top_k`, "
+     "share of tokens sampled from a part of the vocabulary (`rollout.top_p`, `top_k`, "
      "`min_p`)"},
     {"rl", "mismatch/cut_nats", KG_METRICS_MISMATCH, "truncated sampling",
-     "-log of the remaining mass, mean per token: with `algo.reproduction` the "
-     "distance between the sampling policy and the one in the ratios; otherwise "
-     "ratios are renormalised and it has no effect"},
+     "-log of the probability mass that truncation kept, mean per token: with "
+     "`algo.reproduction` the distance between the sampling policy and the one in the "
+     "ratios; otherwise ratios are renormalised, and this has no effect on them"},
     {"rl", "mismatch/window", KG_METRICS_MISMATCH, "sampled from a window",
      "`algo.reproduction` with `episode.window`: share of tokens sampled from a window, "
      "the newest tokens of their text; ratios refer to the whole text"},
@@ -467,18 +466,19 @@ static const struct kg_metric_row rows[] = {
      "useful FLOP/s of the step, relative to multiply-adds in registers (on a GPU: to a "
      "product of its library), measured at the start"},
     {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
-     "with several ranks: seconds in which this rank samples and grades (on a rollout "
-     "rank: the batch of this step)"},
+     "with several ranks: seconds in which this rank sampled and graded (a rollout rank: "
+     "the batch of this step)"},
     {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
-     "seconds in which this rank waits for the others, since the previous line"},
+     "seconds since the previous line in which this rank waited for the others"},
     {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",
-     "seconds in which this rank exchanges gradients, completions and weights, since the "
-     "previous line"},
+     "seconds since the previous line in which this rank exchanged gradients, "
+     "completions and weights"},
     {"rl", "seconds/slowest_rank", KG_METRICS_TIME, "slowest rank",
      "the slowest rank: it waits least, because the others wait for it"},
     {"rl", "memory/resident_gb", KG_METRICS_MEMORY, "memory",
      "anonymous resident memory, GB"},
-    {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory", "peak of allocated memory, GB"},
+    {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory",
+     "peak of allocated memory since the process began, GB"},
     {"rl", "reward/source/NAME", KG_METRICS_SOURCE, "reward",
      "mean reward by `data_source`, if the training data has several; beyond 16 "
      "in a step: `other`"},
@@ -497,8 +497,8 @@ static const struct kg_metric_row rows[] = {
      "mean reward of the source's completions"},
     {"validation", "val/length/source/NAME", KG_METRICS_SOURCE, "length in validation",
      "mean tokens per completion of the source"},
-    {"validation", "val/answers/source/NAME", KG_METRICS_SOURCE, "answers in validation",
-     "completions of the source in the validation"},
+    {"validation", "val/answers/source/NAME", KG_METRICS_SOURCE,
+     "completions in validation", "completions of the source in the validation"},
     {"sft", "loss", KG_METRICS_SFT, "loss",
      "mean negative log-likelihood, nats per learned token"},
     {"sft", "val_loss", KG_METRICS_SFT, "loss",

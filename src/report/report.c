@@ -252,7 +252,7 @@ static kg_status put_contents(struct kg_report *r)
             KG_TRY(kg_report_text(r, kg_metric_group_title(g)));
             KG_TRY(kg_str_puts(r->out, "</a>", r->err));
         }
-    return kg_str_puts(r->out, "<a href=\"#answers\">Answers</a></nav>\n", r->err);
+    return kg_str_puts(r->out, "<a href=\"#answers\">Completions</a></nav>\n", r->err);
 }
 
 static kg_status put_head(struct kg_report *r)
@@ -274,7 +274,7 @@ static kg_status put_foot(struct kg_report *r)
         "<p><small>The x axis is the step. The shade is one standard error up and down, "
         "if a metric has one. In a plot narrower than the run, the line is the mean of "
         "the steps of a pixel and the shade their range. A gap is a step without a "
-        "finite number. Made by kedge " KG_VERSION
+        "finite number. Written by kedge " KG_VERSION
         " out of metrics.jsonl, which has every number.</small></p>\n</body></html>\n",
         r->err);
 }

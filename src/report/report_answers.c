@@ -168,12 +168,12 @@ static kg_status put_step(struct kg_report *r, const struct kg_report_run *run,
 
     KG_TRY_GOTO(out, kg_str_printf(&path, r->err, "%s/rollouts/%s", run->dir, name));
     if (read_dump(slots, path.data, tok, &why) != KG_OK) {
-        kg_log_warn("a report without these answers: %s", why.message);
+        kg_log_warn("the report lacks completions of a step: %s", why.message);
         goto out;
     }
-    KG_TRY_GOTO(out,
-                kg_str_printf(r->out, r->err, "<details%s><summary>Answers of step %ld",
-                              r->n == 1 ? " open" : "", strtol(name + 5, NULL, 10)));
+    KG_TRY_GOTO(out, kg_str_printf(r->out, r->err,
+                                   "<details%s><summary>Completions of step %ld",
+                                   r->n == 1 ? " open" : "", strtol(name + 5, NULL, 10)));
     if (r->n > 1) {
         KG_TRY_GOTO(out, kg_str_puts(r->out, " of ", r->err));
         KG_TRY_GOTO(out, kg_report_text(r, run->name));
@@ -248,13 +248,13 @@ out:
 
 kg_status kg_report_answers(struct kg_report *r)
 {
-    KG_TRY(kg_str_puts(r->out, "<h2 id=\"answers\">Answers</h2>\n", r->err));
-    KG_TRY(
-        kg_str_printf(r->out, r->err,
-                      "<p><small>From the first %d answers of a step. The prompt is "
-                      "grey; <code>kedge show</code> prints one whole, with its numbers. "
-                      "A run with <code>log.rollouts</code> off has none.</small></p>\n",
-                      LINES));
+    KG_TRY(kg_str_puts(r->out, "<h2 id=\"answers\">Completions</h2>\n", r->err));
+    KG_TRY(kg_str_printf(
+        r->out, r->err,
+        "<p><small>From the first %d completions of a step. The prompt is grey; "
+        "<code>kedge show</code> prints a whole completion with its numbers. A run "
+        "without <code>log.rollouts</code> has none.</small></p>\n",
+        LINES));
     for (size_t i = 0; i < r->n; i++)
         KG_TRY(put_run(r, r->runs[i]));
     return KG_OK;

@@ -111,11 +111,10 @@ kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *
     else if (opts->host)
         status = opts->host->open(&e->state, tok, &e->opts, err);
     else
-        status = kg_fail(
-            err, KG_EINVAL,
-            "environment %s: an outside program drives its episodes, which only "
-            "training supports; choose an environment built into kedge",
-            opts->env->name);
+        status = kg_fail(err, KG_EINVAL,
+                         "environment %s: an outside program drives its episodes, so the "
+                         "caller must give a host; expected one, found none",
+                         opts->env->name);
     if (status != KG_OK) {
         kg_mem_free(e);
         return status;

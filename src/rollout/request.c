@@ -92,12 +92,11 @@ static kg_status check_cache(const struct kg_request *q,
     for (int kind = 0; kind < KG_KV_KINDS; kind++) {
         int64_t needs = kg_job_needs(&job, kind), has = l->n_blocks.of[kind];
         if (needs > has)
-            return kg_fail(
-                err, KG_EINVAL,
-                "%zu tokens of prompt and up to %lld new ones need a cache of %lld "
-                "tokens, it has %lld",
-                q->prompt_n, (long long)longest(q, l) - (long long)q->prompt_n,
-                (long long)needs * KG_KV_BLOCK, (long long)has * KG_KV_BLOCK);
+            return kg_fail(err, KG_EINVAL,
+                           "%zu tokens of prompt and up to %lld new ones need a cache of "
+                           "%lld tokens, found %lld",
+                           q->prompt_n, (long long)longest(q, l) - (long long)q->prompt_n,
+                           (long long)needs * KG_KV_BLOCK, (long long)has * KG_KV_BLOCK);
     }
     return KG_OK;
 }

@@ -372,13 +372,13 @@ static kg_status check_time(struct run *run, double now, struct kg_err *err)
     if (c->said_n == 0)
         return kg_fail(err, KG_ETIMEOUT,
                        "'%.80s': expected %s within %d ms, found it running; killed",
-                       c->command.command, run->talk->end ? "to end" : "its answers",
+                       c->command.command, run->talk->end ? "its end" : "its answers",
                        c->command.timeout_ms);
     return kg_fail(
         err, KG_ETIMEOUT,
         "'%.80s': expected %s within %d ms, found it running; killed; last line "
         "of its standard error: %.300s",
-        c->command.command, run->talk->end ? "to end" : "its answers",
+        c->command.command, run->talk->end ? "its end" : "its answers",
         c->command.timeout_ms, last_said(c));
 }
 

@@ -15,7 +15,7 @@ static const char *const calculator_stops[] = {"</calculator>", "</answer>"};
 static const struct kg_env_row table[] = {
     {
         .name = "search",
-        .help = "a search agent: <search> asks a retriever, <answer> ends the episode",
+        .help = "a search agent: <search> queries a retriever, <answer> ends the episode",
         .stops = search_stops,
         .n_stops = 2,
         .open = kg_env_search_open,
@@ -61,7 +61,7 @@ kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_r
 
     if (plays == takes)
         return KG_OK;
-    return kg_fail(err, KG_EINVAL, "%s: expected both, found %s and %s", where,
+    return kg_fail(err, KG_EINVAL, "%s: expected both or neither, found %s and %s", where,
                    env ? env->name : "none", task->name);
 }
 

@@ -190,8 +190,7 @@ kg_status kg_task_external_check(const struct kg_task_opts *opts, struct kg_err 
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "task external: expected a grading command (the key command) and a "
-                   "time limit of at least 1 ms, found "
-                   "%s and %d ms",
+                   "timeout of at least 1 ms, found %s and %d ms",
                    opts->command && *opts->command ? "one" : "none", opts->timeout_ms);
 }
 

@@ -165,9 +165,8 @@ kg_status kg_task_generate(struct kg_dataset *d, const char *task,
 
     memset(d, 0, sizeof *d);
     if (opts->count < 1)
-        return kg_fail(err, KG_EINVAL,
-                       "task %s: expected a count of problems from 1, found %lld", task,
-                       (long long)opts->count);
+        return kg_fail(err, KG_EINVAL, "task %s: expected at least 1 problem, found %lld",
+                       task, (long long)opts->count);
     if (!(opts->fault_rate >= 0 && opts->fault_rate <= 1))
         return kg_fail(err, KG_EINVAL, "task %s: expected a fault rate of 0..1, found %g",
                        task, opts->fault_rate);

@@ -37,8 +37,8 @@ static kg_status read_name(struct part *p, const struct kg_task_rewards *r,
         good = isalnum((unsigned char)spec[i]) || kg_char_in("_-.", spec[i]);
     if (!good)
         return kg_fail(err, KG_EINVAL,
-                       "expected NAME=GRADER, the name of up to %d letters, "
-                       "digits, '_', '-' and '.', found '%.80s'",
+                       "expected NAME=GRADER with a NAME of up to %d letters, digits, "
+                       "'_', '-' and '.', found '%.80s'",
                        KG_TASK_PART_NAME - 1, spec);
     memcpy(p->name, spec, n);
     for (int i = 0; i < r->n; i++)

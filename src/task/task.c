@@ -49,7 +49,8 @@ static const struct kg_task_row table[] = {
     },
     {
         .name = "math",
-        .help = "mathematics: last \\boxed{} or announced answer, LaTeX decided exactly",
+        .help = "mathematics: last \\boxed{} or announced answer; equality is decided "
+                "exactly",
         .exact_reward = true,
         .load = kg_task_math_load,
         .grade_by = kg_task_math_grade,
@@ -67,7 +68,7 @@ static const struct kg_task_row table[] = {
     },
     {
         .name = "none",
-        .help = "prompts alone, nothing is graded: for distillation",
+        .help = "prompts without grading, for distillation",
         .judges_none = true,
         .load = kg_task_none_load,
         .grade = kg_task_none_grade,

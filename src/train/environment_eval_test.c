@@ -462,8 +462,10 @@ static void what_does_not_fit_is_refused(void **state)
     static const struct {
         const char *extra[3], *word;
     } rows[] = {
-        {{"sets.val.task=qa-number", NULL}, "expected both, found external and qa-numb"},
-        {{"sets.val.env=none", NULL}, "expected both, found none and environment"},
+        {{"sets.val.task=qa-number", NULL},
+         "expected both or neither, found external and qa-numb"},
+        {{"sets.val.env=none", NULL},
+         "expected both or neither, found none and environment"},
         {{"sets.val.env=calculator", NULL}, "found calculator and environment"},
         {{"sets.val.episode_command=", NULL}, "episode_command, episode_url: expected"},
         {{"sets.val.episode_url=http://127.0.0.1:1/run", NULL}, "found both"},

@@ -413,9 +413,10 @@ static void what_has_no_effect_or_no_program_is_refused(void **state)
         const char *extra[3], *word;
     } rows[] = {
         {{"episode.command=", NULL}, "expected one of them, the program or the server"},
-        {{"task.name=qa-number", NULL}, "expected both, found external and qa-number"},
+        {{"task.name=qa-number", NULL},
+         "expected both or neither, found external and qa-number"},
         {{"episode.env=calculator", "episode.command=", NULL},
-         "expected both, found calculator and environment"},
+         "expected both or neither, found calculator and environment"},
         {{"episode.env=calculator", NULL}, "episode.command: has an effect only with"},
         {{"episode.obs_tokens=7", NULL}, "episode.obs_tokens: has an effect only with"},
         {{"episode.answer_tokens=7", NULL},

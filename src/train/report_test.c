@@ -540,11 +540,11 @@ static void answers_are_shown_over_the_course_of_the_run(void **state)
     }
     put("answered/rollouts/val-000000.jsonl", "no line of an answer");
     make_page(names, 1);
-    has("Answers of step 1<");
-    has("Answers of step 3<");
-    has("Answers of step 6<");
-    has("Answers of step 9<");
-    assert_null(strstr(page.data, "Answers of step 2<"));
+    has("Completions of step 1<");
+    has("Completions of step 3<");
+    has("Completions of step 6<");
+    has("Completions of step 9<");
+    assert_null(strstr(page.data, "Completions of step 2<"));
     has("<b>highest reward: reward 1, 1 tokens, stop, line 2</b>");
     has("<b>lowest reward: reward 0, 1 tokens, stop, line 4</b>");
     has("<b>longest: reward 0.5, 3 tokens, stop, line 5</b>");
@@ -567,7 +567,7 @@ static void a_prompt_is_shown_as_the_model_read_it(void **state)
     has("<span class=\"q\">");
     put("prompted/rollouts/step-000001.jsonl", ANSWER("1.0", "null,8", "fine"));
     make_page(names, 1);
-    has("Answers of step 1<");
+    has("Completions of step 1<");
     assert_null(strstr(page.data, "<span class=\"q\">"));
 }
 
@@ -582,8 +582,8 @@ static void a_damaged_dump_costs_its_answers_alone(void **state)
     put("damaged/rollouts/step-000001.jsonl", "{\"reward\": 1.0, ");
     put("damaged/rollouts/step-000002.jsonl", ANSWER("1.0", "1,2", "fine"));
     make_page(names, 1);
-    assert_null(strstr(page.data, "Answers of step 1<"));
-    has("Answers of step 2<");
+    assert_null(strstr(page.data, "Completions of step 1<"));
+    has("Completions of step 2<");
 }
 
 int main(void)
