@@ -62,7 +62,7 @@ struct kg_episode_opts {
                    false, own),                                                          \
         KG_OPT_ROW(before "window", KG_OPT_AT(S, at window), "0", 0, 1e7, NULL,          \
                    "a turn is sampled from at most this number of newest tokens; 0: "    \
-                   "all. It is trained in the same context; with algo.reproduction in "  \
+                   "all. A turn is trained in this context; with algo.reproduction in "  \
                    "the whole text (mismatch/window)",                                   \
                    false, own)
 

@@ -21,7 +21,7 @@
 /* Off by default. */
 #define KG_TRUNCATION_KEYS(X, ...)                                                       \
     X(top_p, "top_p", "top-p", 0, "P", 1, 1e-9, 1, false,                                \
-      "keep the likeliest ids up to this sum of probabilities; 1: off", __VA_ARGS__),    \
+      "keep the likeliest ids up to this total probability; 1: off", __VA_ARGS__),       \
         X(top_k, "top_k", "top-k", 0, "K", 0, 0, INT_MAX, false,                         \
           "keep the K likeliest ids; 0: off", __VA_ARGS__),                              \
         X(min_p, "min_p", "min-p", 0, "P", 0, 0, 1, false,                               \

@@ -45,11 +45,11 @@ struct kg_env_opts {
                    "env external: instead of a program, http://HOST:PORT/PATH of a "     \
                    "server that gets every episode and answers with its report",         \
                    true, needs),                                                         \
-        KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at silent_ms), "600000", 1, 8.64e7, \
-                   NULL,                                                                 \
-                   "env external: an episode is given up after this time without a "     \
-                   "turn or a report",                                                   \
-                   true, needs)
+        KG_OPT_ROW(                                                                      \
+            before "timeout_ms", KG_OPT_AT(S, at silent_ms), "600000", 1, 8.64e7, NULL,  \
+            "env external: an episode is given up after this time in ms without a "      \
+            "turn or a report",                                                          \
+            true, needs)
 /* The option rows of a search, for recipes and suites, over a struct S as
  * KG_SAMPLING_ROWS. Keys of vectors and fusion need an index, not a server. on_gpu: "&"
  * and the condition that the model is on a GPU, or "" */
@@ -98,7 +98,7 @@ struct kg_env_opts {
             "episode/failed)",                                                           \
             true, needs),                                                                \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
-                   NULL, "timeout of one request to the retriever", true, needs),        \
+                   NULL, "timeout of one request to the retriever in ms", true, needs),  \
         KG_OPT_ROW(before "tries", KG_OPT_AT(S, at tries), "4", 1, 1000, NULL,           \
                    "tries before the retriever counts as down", true, needs)
 

@@ -13,14 +13,14 @@
     KG_IF_GRADES("external", name, rewards) "&" rewards "=|" rewards "~external"
 #define KG_TASK_ROWS(before, S, at, name, rewards, env)                                  \
     KG_OPT_ROW(before "command", KG_OPT_AT(S, at command), "", 0, 0, NULL,               \
-               "external grader: command that reads and answers JSONL", false,           \
-               KG_IF_PROGRAM(name, rewards)),                                            \
+               "external grader: command that reads JSONL and replies line by line",     \
+               false, KG_IF_PROGRAM(name, rewards)),                                     \
         KG_OPT_ROW(before "life", KG_OPT_AT(S, at life), "auto", 0, 0, "auto|run|batch", \
                    "external grader: start its program once per run, or for every "      \
                    "batch; auto detects which one it supports",                          \
                    true, KG_IF_PROGRAM(name, rewards)),                                  \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
-                   NULL, "external grader: timeout of one batch", true,                  \
+                   NULL, "external grader: timeout of one batch in ms", true,            \
                    KG_IF_PROGRAM(name, rewards)),                                        \
         KG_OPT_ROW(before "grader", KG_OPT_AT(S, at grader), "default", 0, 0,            \
                    "default|ema-pg|mathd|dapo",                                          \
@@ -66,10 +66,11 @@
 #define KG_PROMPT_ROWS(before, S, at)                                                    \
     KG_OPT_ROW(before "template", KG_OPT_AT(S, at template_text), "", 0, 0, NULL,        \
                "text around the problem; {prompt} is replaced", false),                  \
-        KG_OPT_ROW(before "user_turn", KG_OPT_AT(S, at user_turn), "false", 0, 0, NULL,  \
-                   "render a question, in its template, as the user's turn of the chat " \
-                   "template; else it is plain text",                                    \
-                   false),                                                               \
+        KG_OPT_ROW(                                                                      \
+            before "user_turn", KG_OPT_AT(S, at user_turn), "false", 0, 0, NULL,         \
+            "render a prompt of text (in its template) as the user's turn of the "       \
+            "chat template; else it is plain text",                                      \
+            false),                                                                      \
         KG_OPT_ROW(before "system", KG_OPT_AT(S, at system), "", 0, 0, NULL,             \
                    "system prompt in front of every conversation (" before "user_turn, " \
                    "or lists of messages)",                                              \
