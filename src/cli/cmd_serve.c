@@ -102,8 +102,8 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-connections", 0, KG_TO(max_connections), "N",
      "connections; further ones get status 503 (default 1024)", 1, 1 << 20},
     {"max-held", 0, KG_TO(max_held), "BYTES",
-     "memory for bodies and responses of all clients; requests beyond it get status 503 "
-     "(default 256 MiB)",
+     "memory for bodies and responses of all clients; large requests beyond it get "
+     "status 503 (default 256 MiB)",
      1 << 20, 1e12},
     {"session-bytes", 0, KG_IF("--train=", session_bytes), "BYTES",
      "memory for token ids and texts of sessions (session_id); above, the least recently "

@@ -238,9 +238,9 @@ const struct kg_command kg_commands[] = {
      "[flags] check DIR", kg_policy_flags,
      "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "
      "names each that fails or is skipped with the reason, and ends with `N passed, N "
-     "failed, N skipped`. A number passes within 1e-10 of its size plus 1e-12; the "
-     "relative error that is printed counts those 1e-12 to the size. Status 1: a case "
-     "failed, or none passed.",
+     "failed, N skipped`. A number passes if it differs by at most 1e-10 times its size "
+     "plus 1e-12; the relative error printed is the difference over size + 0.01. Status "
+     "1: a case failed, or none passed.",
      2, NULL, NULL, NULL, "lab"},
     {"doctor", "check which promises hold on this machine", kg_cmd_doctor, "[flags]",
      kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
