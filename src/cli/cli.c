@@ -90,7 +90,7 @@ int kg_cli_usage(const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     say(text);
-    fprintf(stderr, "`kedge %s%s--help` tells what is allowed\n", command_name,
+    fprintf(stderr, "`kedge %s%s--help` shows the usage\n", command_name,
             command_name[0] ? " " : "");
     return KG_EXIT_USAGE;
 }

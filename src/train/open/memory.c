@@ -358,8 +358,8 @@ static kg_status put_ways(struct kg_str *out, const struct kg_run *run, uint64_t
 
         if (bytes < LEAST_SAVED)
             continue;
-        KG_TRY(
-            kg_str_printf(out, err, "%s%s saves %.2f", before, ways[i].key, gb(bytes)));
+        KG_TRY(kg_str_printf(out, err, "%s%s saves %.2f GB", before, ways[i].key,
+                             gb(bytes)));
         before = ", ";
     }
     return KG_OK;

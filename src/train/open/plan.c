@@ -466,9 +466,8 @@ static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
             n, gb(bytes));
     return kg_str_printf(
         out, err,
-        "needed      %d rank%s with such a device each (train.lanes=%d), "
-        "%.2f GB of it\n",
-        n, n > 1 ? "s" : "", lanes_for(run, n), gb(bytes));
+        "needed      %d rank%s (train.lanes=%d), each with %.2f GB of such a device\n", n,
+        n > 1 ? "s" : "", lanes_for(run, n), gb(bytes));
 }
 
 kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,

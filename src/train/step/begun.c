@@ -62,15 +62,15 @@ static kg_status check_passes(const struct kg_run_inputs *in, struct kg_err *err
 
     if (a->anchor->kind == KG_ANCHOR_ITERATIVE && kg_rl_asks_anchor(a, NULL))
         return refuse("kl.estimator", kg_algo_row_name(a, KG_TABLE_KL),
-                      "which asks the sampler for its most likely ids again", err);
+                      "which needs another pass by the sampler, for its top ids", err);
     if (in->recipe.train.recompute)
         return KG_OK;
     if (kg_recipe_records_kept(&in->recipe))
         return refuse("truncated sampling", "and train.old_logp sampled",
-                      "which asks the sampler for the kept probability mass", err);
+                      "which needs another pass by the sampler, for the mass kept", err);
     if (kg_algo_needs(a) & KG_NEED_SUM_SQ)
         return refuse("algo.advantage", kg_algo_row_name(a, KG_TABLE_ADVANTAGE),
-                      "which asks the sampler for its sum of p^2", err);
+                      "which needs another pass by the sampler, for sum p^2", err);
     return KG_OK;
 }
 
