@@ -19,7 +19,7 @@ const struct kg_flag kg_task_flags[] = {
     {"seed", 0, KG_IF("TASK", seed), "S", "seed (default 1)", 0, 1e15},
     {"fault-rate", 0, KG_IF("TASK", fault_rate), "F",
      "share of worked solutions with a wrong step", 0, 1},
-    {"held-out", 0, KG_IF("TASK", held_out), NULL, "problems that training never draws"},
+    {"held-out", 0, KG_IF("TASK", held_out), NULL, "problems that training never uses"},
     {"text", 0, KG_IF("TASK", as_text), NULL,
      "print lines {\"text\"} of problem and solution, to train a tokenizer", 0, 0, NULL},
     {0},

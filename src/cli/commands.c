@@ -63,8 +63,8 @@ const struct kg_command kg_commands[] = {
      "A row is a line of JSON. Rows with the same text under --by are a cell. Prints, as "
      "Markdown, the mean of each cell with a 95 % bootstrap interval (10,000 seeded "
      "resamples). With --against it prints the mean paired difference of each cell from "
-     "that cell, with p-values adjusted by Holm over all cells of the table. Rows are "
-     "paired by --pair; a pair that is missing in either cell is an error.",
+     "the cell named there, with p-values adjusted by Holm over all cells of the table. "
+     "Rows are paired by --pair; a pair that is missing in either cell is an error.",
      -1, NULL, NULL, NULL, "lab"},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
@@ -102,11 +102,11 @@ const struct kg_command kg_commands[] = {
      0, NULL, NULL, NULL, NULL},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
-     "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
-     "/metrics for Prometheus. Requests share one running batch. Completion i of a "
-     "request with a seed is sampled with seed + i, independent of other requests; "
-     "`kedge generate --served` gives the same bits. SIGTERM finishes open requests, "
-     "then exits. See docs/serve.md.",
+     "Serves /v1/models, /v1/completions and /v1/chat/completions, streamed or whole, "
+     "/health, and /metrics for Prometheus. Requests share one running batch. Completion "
+     "i of a request with a seed is sampled with seed + i, independent of other "
+     "requests; `kedge generate --served` gives the same bits. SIGTERM finishes open "
+     "requests, then exits. See docs/serve.md.",
      0, NULL, NULL, NULL, NULL},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,

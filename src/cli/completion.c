@@ -40,7 +40,7 @@ static const char HEAD[] =
     "\t]}; }\n";
 
 static const char TAIL[] =
-    "    # behind a flag with choices, or behind its =\n"
+    "    # after a flag with choices, or after its =\n"
     "    case $word in -*=*) before=${word%%=*} lead=${word%%=*}= word=${word#*=} ;; "
     "esac\n"
     "    for one in $choices; do\n"

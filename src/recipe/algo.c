@@ -145,7 +145,7 @@ kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
         return name_source(r, config, err);
     if (setting.truncated_sampling && kg_algo_kl_samples(algo))
         kg_log_warn("kl.estimator %s is biased under truncated sampling: tokens outside "
-                    "the kept set are never drawn",
+                    "the kept set are never sampled",
                     kg_algo_row_name(algo, KG_TABLE_KL));
     return KG_OK;
 }

@@ -26,7 +26,7 @@
 
 static const struct kg_opt_row first_rows[] = {
     {KEY(run.dir), NULL, 0, 0, NULL, "folder of the run: logs, dumps, checkpoints", true},
-    {KEY(run.seed), "1", 0, 1e15, NULL, "seed of every random draw of the run", false},
+    {KEY(run.seed), "1", 0, 1e15, NULL, "seed of all random numbers of the run", false},
     {KEY(run.threads), "0", 0, 1024, NULL,
      "threads; 0 uses every core (results do not depend on it)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK},

@@ -87,7 +87,7 @@ static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
                        o->context, o->window);
     if (o->answer_tokens < 0 || o->answer_tokens >= o->context)
         return kg_fail(err, KG_EINVAL,
-                       "episodes: expected fewer response tokens than the context's %d, "
+                       "episodes: expected answer_tokens below the context's %d tokens, "
                        "or 0 for the rest of it, found %d",
                        o->context, o->answer_tokens);
     return KG_OK;

@@ -689,7 +689,7 @@ static void what_cannot_be_an_episode_is_refused(void **state)
     opts = options(&w);
     assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
     assert_non_null(
-        strstr(refusal.message, "fewer response tokens than the context's 200"));
+        strstr(refusal.message, "answer_tokens below the context's 200 tokens"));
 }
 
 static kg_status whole(struct kg_traj *t, struct kg_err *err)

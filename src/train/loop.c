@@ -251,8 +251,8 @@ static bool stands(struct kg_run *run)
     struct kg_err ignored;
 
     if (run->state.model->ranks &&
-        kg_ranks_any(run->work.ranks, &midway, "what stands", &ignored) != KG_OK)
-        return false; /* a shard is lost */
+        kg_ranks_any(run->work.ranks, &midway, "state of the step", &ignored) != KG_OK)
+        return false; /* the cut of one is gone */
     return !midway;
 }
 

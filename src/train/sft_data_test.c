@@ -148,7 +148,7 @@ static void episodes_that_are_none_are_refused(void **state)
     (void)state;
     assert_refused("{\"prompt\": \"q\", \"segments\": [{\"source\": \"tool\", \"text\": "
                    "\"t\"}]}\n",
-                   KG_EINVAL, "line 1: expected a response of at least one token");
+                   KG_EINVAL, "line 1: expected at least one token of the model's text");
     assert_refused("{\"prompt\": \"q\", \"segments\": [{\"source\": \"model\", \"text\": "
                    "\"t\"}, {\"source\": \"user\", \"text\": \"t\"}]}\n",
                    KG_EFORMAT,

@@ -645,7 +645,7 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
         run->state.lag > 0) /* the next step first overwrites a lagged slab */
         return kg_checkpoint_save(run, err);
     KG_TRY(kg_checkpoint_wait(run, err));
-    struct kg_saving *s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
+    struct kg_saving *s = kg_mem_calloc(1, sizeof *s, "a checkpoint being saved", err);
     if (!s)
         return err->code;
     name_of(s->name, run);

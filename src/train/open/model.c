@@ -164,7 +164,7 @@ kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in
         opts->ranks = ranks;
     if (in->recipe.optim.on_host)
         opts->on_host = KG_HOST_MASTER;
-    in->lora = kg_mem_calloc(1, sizeof *in->lora, "what adapters are", err);
+    in->lora = kg_mem_calloc(1, sizeof *in->lora, "options of adapters", err);
     if (!in->lora)
         return KG_ENOMEM;
     KG_TRY(find_adapters(in->lora, &in->recipe, err));

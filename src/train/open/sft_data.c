@@ -113,7 +113,7 @@ static kg_status add_record(struct kg_sft_set *set, const struct kg_sft_record *
     }
     if (learned == 0)
         return kg_fail(err, KG_EINVAL,
-                       "expected a response of at least one token, found none");
+                       "expected at least one token of the model's text, found none");
     set->longest = n > set->longest ? n : set->longest;
     set->learned[set->n++] = learned;
     set->begin[set->n] = set->tokens.n;
