@@ -210,7 +210,7 @@ published() {
     evaluate suites/ema-pg-math.yaml --dry-run --without amc,amc25 --data-dir "$work/none" &&
         grep -q 'ema-pg-math.yaml: 5 sets, ' "$work/table" && grep -q '^left out: amc25$' "$work/table" || return 1
     for suite in suites/*.yaml; do
-        evaluate "$suite" --dry-run --data-dir "$work/none" && grep -q '^[0-9]* of [0-9]* sets are missing' "$work/table" ||
+        evaluate "$suite" --dry-run --data-dir "$work/none" && grep -q '^[0-9]* of [0-9]* sets lack' "$work/table" ||
             return 1
     done
 }
@@ -221,7 +221,7 @@ planned() {
         refuses "which no record has" --task arithmetic --level easy --exclude zz --dry-run &&
         refuses "found 1 of 1 with errors" $sets sets.val.expect=4 --dry-run &&
         grep -q 'cannot be used: .*expected 4 records, found 5' "$work/table" &&
-        evaluate $sets --dry-run --data-dir "$work/none" sets.val.exclude=1 && grep -q '1 of 1 sets are missing' "$work/table" &&
+        evaluate $sets --dry-run --data-dir "$work/none" sets.val.exclude=1 && grep -q '1 of 1 sets lack' "$work/table" &&
         grep -q "found '1', which no record has of those that were read" "$work/said"
 }
 wrong() {

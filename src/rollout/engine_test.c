@@ -739,7 +739,7 @@ static void a_window_that_cannot_be_is_refused(void **state)
     q.window = 62; /* 66 tokens have keys: two blocks, and one to copy the prompt from */
     q.n_samples = 2;
     assert_int_equal(kg_rollout_submit(seen.r, &q, t, &refusal), KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "need a cache of 192 tokens, it has 128"));
+    assert_non_null(strstr(refusal.message, "need a cache of 192 tokens, found 128"));
     q.n_samples = 1;
     NEED(kg_rollout_submit(seen.r, &q, t, err));
     step_to_the_end(&seen);

@@ -610,7 +610,7 @@ static void impossible_requests_are_refused_before_anything_runs(void **state)
     expect_refusal(&o, &q, &s, "exceed the limit of 154 tokens");
     q = requests[5];
     o.kv_tokens = 3 * KG_KV_BLOCK;
-    expect_refusal(&o, &q, &s, "need a cache of 256 tokens, it has 192");
+    expect_refusal(&o, &q, &s, "need a cache of 256 tokens, found 192");
     o.kv_tokens = 0;
     q.prompt = bad;
     q.prompt_n = 3;

@@ -280,8 +280,8 @@ static void what_no_empty_cache_could_hold_is_refused(void **state)
         assert_int_equal(kg_rollout_submit(r, &x.requests[0], x.trajs, &refusal),
                          KG_EINVAL);
         assert_non_null(
-            strstr(refusal.message, both ? "need a cache of 192 tokens, it has 128"
-                                         : "need a cache of 832 tokens, it has 768"));
+            strstr(refusal.message, both ? "need a cache of 192 tokens, found 128"
+                                         : "need a cache of 832 tokens, found 768"));
         kg_rollout_free(r);
         kg_model_free(m);
     }

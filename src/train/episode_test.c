@@ -355,7 +355,7 @@ static void a_dry_run_says_what_the_retriever_is(void **state)
     (void)state;
     plan_of(&out, e5);
     has(&out, "retriever   http://h:1/retrieve, which a plan does not contact, expected "
-              "to find by dense of intfloat/e5-base-v2 among 21015324 passages\n");
+              "to search by dense of intfloat/e5-base-v2 among 21015324 passages\n");
     plan_of(&out, untold);
     has(&out, "retriever   http://h:1/retrieve, which a plan does not contact\n");
     kg_str_release(&out);
