@@ -321,7 +321,7 @@ static const struct kg_advantage_row rows[] = {
       "Hao et al. 2025, arXiv 2505.23585", TRAJECTORY, KG_NEED_GROUP, NULL},
      opo,
      NULL},
-    {{"gpg", "group mean, divided by the share of completions whose reward is not 0",
+    {{"gpg", "R - group mean, divided by the share of completions whose reward is not 0",
       "(B / #nonzero) (R - mean) / f_norm", "Chu et al. 2025, arXiv 2504.02546",
       TRAJECTORY, KG_NEED_GROUP, "algo.gpg_norm"},
      gpg,

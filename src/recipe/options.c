@@ -292,8 +292,8 @@ static const struct kg_opt_row rows[] = {
     {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0: only SFT", true},
     {KEY(train.updates_per_step), "1", 1, 4096, NULL, "optimizer updates per step",
      false},
-    {KEY(train.micro_tokens), "4096", 16, 1e7, NULL, "tokens of one forward and backward",
-     false},
+    {KEY(train.micro_tokens), "4096", 16, 1e7, NULL,
+     "tokens of a micro-batch (one forward and backward)", false},
     {KEY(train.lanes), "1", 1, KG_LANES_MAX, NULL,
      "parts of an update whose gradients are summed separately and then added as a tree; "
      "each doubling takes one more gradient slab",
