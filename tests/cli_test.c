@@ -166,7 +166,7 @@ static void report_writes_a_page_of_runs(void **state)
     expect(0, kedge("", "report %s/plots -o /dev/stdout", work));
     assert_non_null(strstr(out.data, "</html>"));
     expect(0, kedge("", "report --metrics"));
-    assert_non_null(strstr(out.data, "| rl | `kl/value` | KL term per token"));
+    assert_non_null(strstr(out.data, "| rl | `kl/value` | mean KL term of a token"));
 }
 
 /* ---- the command line ---- */
