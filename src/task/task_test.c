@@ -587,7 +587,7 @@ static void wrong_generator_options_are_refused(void **state)
         struct kg_task_opts opts;
         const char *part;
     } rows[] = {
-        {{.level = "easy", .count = 0}, "count"},
+        {{.level = "easy", .count = 0}, "at least 1"},
         {{.level = "easy+silly", .count = 1},
          "levels, joined by '+': expected one of easy, medium, hard, "
          "long-easy, long-medium, long-hard; found 'silly'"},
