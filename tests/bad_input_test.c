@@ -461,7 +461,8 @@ static void run_directories(void **state)
          STARTED " && sed -i 's/\"format\": 3/\"format\": 2/' "
                  "$W/run/checkpoints/step-000002/state.json",
          TRAIN "--resume", 1,
-         "state.json: expected format 3, found 2, written by an older kedge. Its model "
+         "state.json: expected format 3, found 2, written by an older kedge. The "
+         "checkpoint's model "
          "(model/) can still be used: set model.path to it",
          /* and so it does, without the manifest that an older one did not write */
          "rm $W/run/checkpoints/step-000002/manifest.json && ./kedge train "

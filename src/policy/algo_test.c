@@ -316,7 +316,7 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
         {"kl.estimator", "rpg-rkl", "iterative"},
         {"kl.estimator", "none", "would have no effect"},
         {"kl.top_k", "600", "kl.top_k"},
-        {"kl.in", "reward", "sampled token only"},
+        {"kl.in", "reward", "only the sampled token"},
         {"kl.target", "-1", "kl.target"},
         {"kl.horizon", "0", "kl.horizon"},
         {"algo.clip_low", "-0.1", "algo.clip_low"},
@@ -388,7 +388,7 @@ static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(voi
 
     (void)state;
     refuse_both("grpo", iterative, "would not change", setting);
-    refuse_both("grpo", exact, "sampled token only", setting);
+    refuse_both("grpo", exact, "only the sampled token", setting);
     refuse_both("dapo", none, "expected a kl.estimator", setting);
     refuse_both("dapo", nothing, "no KL to control", setting);
     refuse_both("grpo", from_zero, "starting value", setting);

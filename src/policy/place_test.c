@@ -76,7 +76,7 @@ static void what_is_not_finite_is_refused_and_named(void **state)
     assert_int_equal(
         kg_policy_kl_advantage(a, &taken, &algo, S, begin, old_logp, anchor_logp, &err),
         KG_EINVAL);
-    assert_non_null(strstr(err.message, "the advantage needs an estimator from the"));
+    assert_non_null(strstr(err.message, "the advantage needs an estimator that reads"));
 }
 
 /* ---- by enumeration ---- */
@@ -182,7 +182,7 @@ static void what_it_cannot_stand_beside_is_refused(void **state)
 
     (void)state;
     refuse("kl.estimator", "topk-reverse", "the advantage-future needs an estimator");
-    refuse("kl.estimator", "exact-forward", "sampled token only");
+    refuse("kl.estimator", "exact-forward", "only the sampled token");
     refuse("anchor.kind", "iterative", "the advantage-future would not change");
     refuse("algo.surrogate", "none", "expected a kl.estimator in the loss");
     choose("k1", "advantage-future");

@@ -64,8 +64,8 @@ static kg_status check_estimator(const struct kg_algo *algo, const char *where,
 {
     if (algo->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
         return kg_fail(err, KG_EINVAL,
-                       "kl.estimator: the %s needs an estimator from the sampled token "
-                       "only, found %s",
+                       "kl.estimator: the %s needs an estimator that reads only the "
+                       "sampled token, found %s",
                        where, algo->kl->about.name);
     return KG_OK;
 }

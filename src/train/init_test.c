@@ -273,7 +273,7 @@ static void what_does_not_fit_is_refused(void **state)
          "init.parts: expected init.from, which the parts are taken from"},
         {{"init.from=" ROOT "/nothing", "init.parts=anchor"},
          "init.from: expected a checkpoint or a run that has one"},
-        {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "SFT would come"},
+        {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "SFT would run"},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA}, "anchor.path: "},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
           "anchor.period=10", "anchor.eta=0.9"},

@@ -90,8 +90,8 @@ static kg_status check_format(const struct kg_json_doc *doc, struct kg_err *err)
     if (format == FORMAT)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "%s: expected format %d, found %lld, written by an %s kedge. Its "
-                   "model (model/) can still be used: set model.path to it",
+                   "%s: expected format %d, found %lld, written by an %s kedge. The "
+                   "checkpoint's model (model/) can still be used: set model.path to it",
                    doc->where, FORMAT, (long long)format,
                    format < FORMAT ? "older" : "newer");
 }

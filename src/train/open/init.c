@@ -68,8 +68,8 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_recipe 
                        r->anchor_path);
     if ((init->anchor || init->optimizer) && kg_recipe_has_sft(r))
         return kg_fail(err, KG_EINVAL,
-                       "init.parts: SFT would come first; expected sft.steps 0 and "
-                       "sft.epochs 0 with %s, found SFT",
+                       "init.parts: SFT would run before %s is used; expected sft.steps "
+                       "0 and sft.epochs 0, found SFT",
                        init->anchor ? "anchor" : "optimizer");
     if (init->steps && !init->optimizer)
         return kg_fail(err, KG_EINVAL,
