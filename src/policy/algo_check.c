@@ -127,7 +127,7 @@ static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_se
     if (a->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
         return kg_fail(err, KG_EINVAL,
                        "kl.in: the %s needs an estimator that reads only the sampled "
-                       "token (k1 to k5), found %s",
+                       "token (k1 to k5, abs), found %s",
                        a->kl_in->about.name, kl);
     if (a->anchor->kind == KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,

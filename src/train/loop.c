@@ -252,7 +252,7 @@ static bool stands(struct kg_run *run)
 
     if (run->state.model->ranks &&
         kg_ranks_any(run->work.ranks, &midway, "state of the step", &ignored) != KG_OK)
-        return false; /* the cut of one is gone */
+        return false; /* a shard is lost */
     return !midway;
 }
 
