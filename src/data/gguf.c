@@ -60,7 +60,7 @@ static kg_status take(struct cursor *c, const unsigned char **out, uint64_t n,
     *out = c->at;
     if (n > left(c))
         return kg_fail(c->err, KG_EFORMAT,
-                       "%s: byte %llu: expected %s of %llu bytes, found %llu left in the "
+                       "%s: byte %llu: expected %s (%llu bytes), found %llu left in the "
                        "file (truncated?)",
                        c->where, byte_of(c), what, (unsigned long long)n,
                        (unsigned long long)left(c));
@@ -113,7 +113,7 @@ static kg_status take_name(struct cursor *c, char to[KG_GGUF_NAME + 1], const ch
             "%s: byte %llu: expected %s of 1 to %d printable characters, found "
             "a length of %llu%s",
             c->where, at, what, KG_GGUF_NAME, (unsigned long long)n,
-            n <= KG_GGUF_NAME && n > 0 ? " with others" : "");
+            n <= KG_GGUF_NAME && n > 0 ? ", not all of them printable" : "");
     memcpy(to, p, n);
     to[n] = '\0';
     return KG_OK;
@@ -195,7 +195,7 @@ static kg_status take_shape(struct cursor *c, struct kg_gguf_tensor *t)
     const unsigned long long at = byte_of(c);
     uint64_t n, size;
 
-    KG_TRY(take_number(c, &n, 4, "how many dimensions"));
+    KG_TRY(take_number(c, &n, 4, "the number of dimensions"));
     if (n < 1 || n > KG_GGUF_DIMS)
         return kg_fail(
             c->err, KG_EFORMAT,
@@ -207,7 +207,7 @@ static kg_status take_shape(struct cursor *c, struct kg_gguf_tensor *t)
         if (size < 1 || size > INT64_MAX)
             return kg_fail(c->err, KG_EFORMAT,
                            "%s: byte %llu: tensor %s: expected a dimension from 1 to "
-                           "2^63, found %llu",
+                           "2^63 - 1, found %llu",
                            c->where, byte_of(c) - 8, t->name, (unsigned long long)size);
         t->shape[i] = (int64_t)size;
     }
@@ -229,7 +229,7 @@ static kg_status size_tensor(struct cursor *c, struct kg_gguf_tensor *t)
         return KG_OK;
     return kg_fail(c->err, KG_EFORMAT,
                    "%s: byte %llu: tensor %s: expected rows of whole blocks of %d values "
-                   "(%s) and less than 2^64 bytes, found rows of %lld",
+                   "(%s) and less than 2^64 bytes, found rows of %lld values",
                    c->where, byte_of(c), t->name, t->type->values, t->type->name,
                    (long long)inner);
 }
@@ -246,12 +246,12 @@ static kg_status take_tensor(struct cursor *c, struct kg_gguf_tensor *t, uint64_
         return kg_err_prefix(c->err, "%s: byte %llu: tensor %s", c->where, byte_of(c) - 4,
                              t->name);
     KG_TRY(size_tensor(c, t));
-    KG_TRY(take_number(c, &found, 8, "a tensor's place"));
+    KG_TRY(take_number(c, &found, 8, "a tensor's offset"));
     if (found == offset)
         return KG_OK;
     return kg_fail(c->err, KG_EFORMAT,
-                   "%s: byte %llu: tensor %s: expected its data at %llu, after the "
-                   "previous tensor, found %llu",
+                   "%s: byte %llu: tensor %s: expected its data at offset %llu, right "
+                   "after the previous tensor, found offset %llu",
                    c->where, byte_of(c) - 8, t->name, (unsigned long long)offset,
                    (unsigned long long)found);
 }
@@ -404,8 +404,8 @@ static kg_status part_path(struct kg_path *to, const char *first, int64_t part, 
     if (len < tail || len >= sizeof to->text || strcmp(first + len - tail, end) != 0)
         return kg_fail(
             err, KG_EUNSUPPORTED,
-            "%s: expected a name that ends in %s, as the name of the first file "
-            "of %d, found another name",
+            "%s: expected a name that ends in %s (the first file of a set of %d), "
+            "found another name",
             first, end, (int)n);
     memcpy(to->text, first, len - tail);
     memcpy(to->text + len - tail, other, tail + 1);
@@ -420,7 +420,7 @@ static kg_status open_parts(struct kg_gguf *g, const char *path, struct kg_err *
     int64_t n = kg_gguf_int(kg_gguf_get(g, "split.count"), 1);
     if (n > MAX_FILES)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: split.count: expected at most %d, found %lld", path,
+                       "%s: split.count: expected at most %d files, found %lld", path,
                        MAX_FILES, (long long)n);
     for (int64_t i = 1; i < n; i++) {
         KG_TRY(part_path(&part, path, i, n, err));

@@ -291,7 +291,7 @@ static kg_status put_divided(const struct maker *m)
         i++;
     if (n == 0 || i < n) {
         KG_TRY(put_key(m, "rope_freqs.weight"));
-        return kg_str_puts(m->out, "\"factors of another scaling than Llama 3's\"",
+        return kg_str_puts(m->out, "\"factors of a scaling other than Llama 3's\"",
                            m->err);
     }
     KG_TRY(put_key(m, "rope_scaling"));
@@ -372,7 +372,7 @@ static kg_status put_rope(const struct maker *m)
     if (tensors && scaled && !kg_gguf_is(type, "longrope")) {
         /* config.json cannot express two scalings: write a field that is refused */
         KG_TRY(put_key(m, "rope.scaling.type"));
-        KG_TRY(kg_str_puts(m->out, "\"beside tensors of rope factors\"", m->err));
+        KG_TRY(kg_str_puts(m->out, "\"given with tensors of rope factors\"", m->err));
     }
     if (kg_gguf_find(m->g, "rope_factors_long.weight"))
         return put_longrope(m);
@@ -474,7 +474,7 @@ kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g, struct kg_
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected a tensor token_embd.weight of 2 dimensions, found "
                        "%s",
-                       g->files[0].path, embed ? "one of another number" : "none");
+                       g->files[0].path, embed ? "another shape" : "none");
     KG_TRY(kg_str_printf(out, err,
                          "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\"",
                          m.arch->class_name, m.arch->model_type));

@@ -273,8 +273,8 @@ kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
         i++;
     if (i == n)
         return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a file that a GGUF file can stand for, found %s",
-                       path, file);
+                       "%s: expected a file that kedge derives from GGUF, found %s", path,
+                       file);
     KG_TRY(kg_gguf_open(&g, path, err));
     kg_status status = FILES[i].put(out, &g, err);
     kg_gguf_close(&g);

@@ -285,9 +285,9 @@ static void broken_files_are_refused_with_the_byte(void **state)
         {"GGUF", 16, (uint64_t)1 << 40, 8, "byte 16: expected at most the"},
         {"GGUF", 24, 1000, 8, "byte 24: expected a key of 1 to 127"},
         {"GGUF", 24, 0, 8, "byte 24: expected a key of 1 to 127"},
-        {"general", 3, 0x07, 1, "found a length of 20 with others"},
+        {"general", 3, 0x07, 1, "found a length of 20, not all of them printable"},
         {"general", 20, 13, 4, "expected the type of general.architecture from 0 to 12"},
-        {"general", 24, UINT64_MAX, 8, "general.architecture of 18446744073709551615"},
+        {"general", 24, UINT64_MAX, 8, "general.architecture (18446744073709551615"},
         {"names", 9, KG_GGUF_ARRAY, 4, "found one of arrays"},
         {"names", 13, (uint64_t)1 << 61, 8, "items that"},
         {"token_embd.weight", 17, 0, 4, "expected 1 to 4 dimensions, found 0"},
@@ -298,7 +298,7 @@ static void broken_files_are_refused_with_the_byte(void **state)
         {"token_embd.weight", 37, 99, 4, "found 99 (unknown)"},
         {"token_embd.weight", 41, 32, 8, "expected its data at 0"},
         {"blk.0.attn_q", 23, 33, 8, "rows of whole blocks of 32 values (Q8_0)"},
-        {"blk.0.attn_q", 31, 3, 8, "expected blk.0.attn_q.weight of 102 bytes, found 68"},
+        {"blk.0.attn_q", 31, 3, 8, "expected blk.0.attn_q.weight (102 bytes), found 68"},
         {"blk.0.attn_q", 43, 0, 8, "expected its data at 256, after the previous tensor"},
     };
     struct kg_str s = {0};

@@ -38,7 +38,7 @@ static kg_status need_model(const struct kg_gguf *g, const char *model,
     if (kg_gguf_is(v, model))
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
-                   "%s: expected a tokenizer of %s, found another tokenizer",
+                   "%s: expected " KEY "model %s, found another tokenizer",
                    g->files[0].path, model);
 }
 
@@ -57,8 +57,8 @@ static kg_status begin_tokens(struct tokens *t, const struct kg_gguf *g,
         kg_gguf_items(t->text.array) > 0 && t->text.array->of == KG_GGUF_TEXT)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "%s: expected " KEY "tokens of text and as many token_type, found "
-                   "%llu and %llu",
+                   "%s: expected strings as " KEY "tokens and one token_type for each, "
+                   "found %llu and %llu",
                    g->files[0].path, (unsigned long long)kg_gguf_items(t->text.array),
                    (unsigned long long)kg_gguf_items(t->type.array));
 }

@@ -327,11 +327,10 @@ static kg_status not_there(const struct kg_hub_name *name, const char *looked_at
     KG_TRY(kg_hub_root(&root, err));
     put_name(pull, sizeof pull, name, revision);
     return kg_fail(
-        err, KG_ENOTFOUND,
-        "%s: expected %s, found neither (%.200s); to fetch it: kedge pull %s%s", pull,
+        err, KG_ENOTFOUND, "%s: expected %s (%.200s); to fetch it: kedge pull %s%s", pull,
         name->kind == KG_HUB_MODEL
-            ? "a folder of that name, or that model in the hub's cache"
-            : "that data set in the hub's cache",
+            ? "a folder of that name, or that model in the hub's cache, found neither"
+            : "that data set in the hub's cache, found none",
         looked_at ? looked_at : root.text, *name->file ? "" : pull_flags[name->kind],
         pull);
 }
@@ -343,7 +342,7 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
 
     if (!realpath(root, top) || !realpath(path, real)) {
         if (errno != ENOENT && errno != ENOTDIR)
-            return kg_fail(err, KG_EIO, "%.500s: cannot follow: %s", path,
+            return kg_fail(err, KG_EIO, "%.500s: cannot follow its links: %s", path,
                            strerror(errno));
         return kg_fail(err, KG_EFORMAT,
                        "%.500s: expected a file of the hub's cache, found a dangling "

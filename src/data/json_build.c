@@ -65,8 +65,8 @@ static kg_status check_room(const struct kg_json_builder *b, size_t bytes,
     if (bytes <= b->max_bytes - b->bytes)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "expected a record of at most %zu bytes (texts, keys, %d for every "
-                   "value), found a larger one",
+                   "expected a record of at most %zu bytes (strings, keys and %d bytes "
+                   "per value), found a larger one",
                    b->max_bytes, KG_JSON_VALUE_BYTES);
 }
 

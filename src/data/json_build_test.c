@@ -276,8 +276,8 @@ static void texts_keys_and_values_count_for_the_limit(void **state)
         assert_int_equal(build(enough, &doc), KG_OK);
         assert_int_equal(build(less, &doc), KG_EFORMAT);
         assert_string_equal(err.message,
-                            "expected a record of at most 85 bytes (texts, keys, 8 for "
-                            "every value), found a larger one");
+                            "expected a record of at most 85 bytes (strings, keys and 8 "
+                            "bytes per value), found a larger one");
     }
     kg_json_release(&doc);
     kg_json_builder_free(enough);

@@ -275,7 +275,7 @@ static kg_status add_key(struct parser *p)
         return refuse(p, "expected a key in quotes, or '}'");
     KG_TRY(decode(&key, &n, p));
     if (memchr(key, 0, n))
-        return refuse(p, "a key with a NUL");
+        return refuse(p, "a NUL in a key");
     p->b->place = p->token;
     return kg_json_take_key(p->b, key, n, p->err);
 }
@@ -381,7 +381,7 @@ static kg_status add_value(struct parser *p)
         return kg_json_add_null(p->b, p->err);
     default:
         return refuse(p, "%s",
-                      p->kind == INVALID ? "no value of JSON" : "a value is missing");
+                      p->kind == INVALID ? "not a JSON value" : "a value is missing");
     }
 }
 

@@ -278,8 +278,8 @@ static kg_status append_within(struct kg_str *out, const void *bytes, size_t n,
 {
     if (out->len - start + n > max_bytes)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected at most %llu bytes of text, found more", path,
-                       (unsigned long long)max_bytes);
+                       "%s: expected at most %llu bytes when decompressed, found more",
+                       path, (unsigned long long)max_bytes);
     return kg_str_append(out, bytes, n, err);
 }
 
@@ -304,8 +304,8 @@ static kg_status decompress(struct kg_str *out, ZSTD_inBuffer in, ZSTD_DCtx *zst
     }
     if (left > 0)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a whole last frame, found it cut at byte %zu", path,
-                       in.pos);
+                       "%s: expected a whole last frame, found it truncated at byte %zu",
+                       path, in.pos);
     return KG_OK;
 }
 

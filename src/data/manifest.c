@@ -166,7 +166,7 @@ static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file 
                            ? KG_OK
                            : kg_fail(
                                  err, KG_EIO,
-                                 "%s/%s: expected the %llu bytes that it had, found %llu",
+                                 "%s/%s: expected %llu bytes as when listed, found %llu",
                                  m->dir, f->name, (unsigned long long)f->bytes,
                                  (unsigned long long)map.bytes);
     if (status == KG_OK)

@@ -53,7 +53,7 @@ struct delta {
 static kg_status malformed(struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "expected differences of integers, found them cut or malformed");
+                   "expected delta-encoded integers, found them truncated or malformed");
 }
 
 static bool read_varint(struct delta *d, uint64_t *value)
@@ -247,7 +247,7 @@ static kg_status sum_texts(size_t *total, const struct kg_parquet_delta *d, size
         if ((size_t)prefixes[i] > last)
             return kg_fail(
                 err, KG_EFORMAT,
-                "expected at most %zu bytes shared with the text before, found %lld",
+                "expected at most %zu bytes shared with the previous text, found %lld",
                 last, (long long)prefixes[i]);
         last = (size_t)(prefixes[i] + lengths[i]);
         *total += last;
@@ -317,7 +317,7 @@ kg_status kg_parquet_delta_texts(struct kg_parquet_delta *d, size_t *n_out,
     }
     KG_TRY(take_lengths(&d->lengths, n_out, &p, end, max, err));
     if (with_prefixes && n_prefixes != *n_out)
-        return kg_fail(err, KG_EFORMAT, "expected %zu texts as prefixes, found %zu",
+        return kg_fail(err, KG_EFORMAT, "expected %zu texts, one per prefix, found %zu",
                        n_prefixes, *n_out);
     KG_TRY(cut_texts(d, *n_out, p, end, err));
     return with_prefixes ? join_prefixes(d, file, *n_out, (const char *)end, err) : KG_OK;

@@ -196,7 +196,7 @@ static kg_status read_name(char **name, const struct kg_parquet *file, size_t i,
                                          !kg_utf8_is_valid((const char *)from->data, n))))
         return kg_fail(err, KG_EFORMAT,
                        "%s: schema element %zu: expected a name in UTF-8 of at most %d "
-                       "bytes, found %zu others",
+                       "bytes, found %zu bytes, too many or not UTF-8",
                        file->name, i, MAX_NAME_BYTES, n);
     KG_TRY(kg_mem_new(name, n + 1, 1, "schema", err));
     if (n > 0)
@@ -287,7 +287,7 @@ static kg_status build(struct kg_parquet *file, size_t i, const char *parent,
     size_t next = i + 1;
 
     if (depth > KG_PARQUET_MAX_DEPTH)
-        return bad_element(file, i, "nesting of at most 24", depth, err);
+        return bad_element(file, i, "nesting of at most 24 levels", depth, err);
     node->rep = levels[0] + (node->repetition == KG_PARQUET_REPEATED);
     node->def = levels[1] + (node->repetition != KG_PARQUET_REQUIRED);
     node->leaf = file->n_leaves;
@@ -296,7 +296,7 @@ static kg_status build(struct kg_parquet *file, size_t i, const char *parent,
         return add_leaf(file, i, err);
     for (size_t c = 0; c < node->n_children; c++) {
         if (next >= file->n_nodes)
-            return bad_element(file, i, "the number of children that it declares",
+            return bad_element(file, i, "no more children than elements that follow it",
                                (int64_t)node->n_children, err);
         KG_TRY(build(file, next, node->path, (const int[2]){node->rep, node->def},
                      depth + 1, err));
@@ -349,8 +349,8 @@ kg_status kg_parquet_read_schema(struct kg_parquet *file, const struct kg_thrift
     }
     KG_TRY(build(file, 0, "", (const int[2]){0, 0}, 0, err));
     if (file->nodes[0].end != n)
-        return bad_element(file, 0, "a tree of all elements", (int64_t)file->nodes[0].end,
-                           err);
+        return bad_element(file, 0, "one tree of all elements",
+                           (int64_t)file->nodes[0].end, err);
     for (size_t i = 1; i < n; i++)
         settle(file, i);
     return KG_OK;

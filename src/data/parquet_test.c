@@ -293,7 +293,8 @@ static void rows_that_are_no_records_are_refused_with_their_place(void **state)
         {"nul_key", "x.key_value.key", "expected a key without NUL, found one after 'b'"},
         {"not_utf8", "x", "expected UTF-8 text, found 3 bytes that are not"},
         {"large", "x.list.element",
-         "expected a record of at most 67108864 bytes (texts, keys, 8 for every value), "
+         "expected a record of at most 67108864 bytes (strings, keys and 8 bytes per "
+         "value), "
          "found a larger one"},
     };
     char path[256], expected[512];

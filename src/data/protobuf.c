@@ -83,7 +83,7 @@ kg_status kg_protobuf_next(struct kg_protobuf *p, struct kg_protobuf_field *fiel
     case KG_PROTOBUF_32BIT:
         return read_fixed(p, 4, &field->value, err);
     }
-    return broken(p, "a field is of a type that is not known", err);
+    return broken(p, "a field has an unknown type", err);
 }
 
 float kg_protobuf_float(const struct kg_protobuf_field *field)

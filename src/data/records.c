@@ -77,9 +77,9 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
     r->kind = kg_unpack_sniff(r->unpack);
     if (r->kind == KG_TEXT_SPREAD)
         return kg_fail(err, KG_EFORMAT,
-                       "%s line 1: expected an object a line, found one over several "
-                       "lines. If its keys are columns, they become records "
-                       "by: " KG_RECORDS_OF_COLUMNS,
+                       "%s line 1: expected one object per line, found one over several "
+                       "lines. If each key holds a column, this makes records "
+                       "of them: " KG_RECORDS_OF_COLUMNS,
                        path);
     r->wrapped = r->kind == KG_TEXT_WRAPPED;
     if (r->wrapped)

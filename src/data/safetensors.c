@@ -152,7 +152,7 @@ static kg_status read_tensor(struct kg_st_tensor *t, const struct part *part,
     if (!shape_bytes(&bytes, t->shape, t->n_dims, dtype->bits))
         return kg_fail(
             err, KG_EFORMAT,
-            "%s: tensor '%s': expected a shape of whole bytes below 2^64, found more",
+            "%s: tensor '%s': expected a shape of whole bytes below 2^64, found another",
             t->file, t->name);
     KG_TRY(read_range(t, part, entry, err));
     if (bytes != t->bytes)
@@ -230,7 +230,7 @@ static kg_status read_header(struct part *part, const unsigned char *bytes, uint
     if (n < LENGTH_BYTES)
         return kg_fail(
             err, KG_EFORMAT,
-            "%s: expected a safetensors header of at least 8 bytes, found a file of %llu",
+            "%s: expected a safetensors file of at least 8 bytes, found %llu bytes",
             part->where, (unsigned long long)n);
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | bytes[i];
@@ -447,7 +447,7 @@ kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *co
 
         if (strlen(t->name) >= sizeof name / 2)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: tensor '%.40s..': expected a name of less than %zu "
+                           "%s: tensor '%.40s..': expected a name of fewer than %zu "
                            "bytes, found %zu",
                            t->file, t->name, sizeof name / 2, strlen(t->name));
         if (!rename(name, t->name, context))
@@ -585,7 +585,7 @@ static const struct {
              "safetensors"},
     {".pth", "kedge does not read torch's files: save_pretrained of transformers writes "
              "safetensors"},
-    {".gguf", "name that file itself"},
+    {".gguf", "give the path of that file instead"},
 };
 
 static const char *about_weights(const char *name)
@@ -686,7 +686,7 @@ static kg_status check_unique(const struct kg_st_decl *decls, size_t n,
             strcmp(names[i], "__metadata__") == 0)
             status = kg_fail(
                 err, KG_EINVAL,
-                "expected tensors of different names, found '%s' twice or reserved",
+                "expected each tensor name once and not __metadata__, found '%s'",
                 names[i]);
     }
     kg_mem_free(names);
@@ -821,8 +821,8 @@ kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err)
     for (size_t i = 0; i < w->n && status == KG_OK; i++)
         if (w->slots[i].filled != w->slots[i].bytes)
             status = kg_fail(err, KG_EINVAL,
-                             "%s: tensor '%s': expected %llu bytes, found %llu at the "
-                             "end",
+                             "%s: tensor '%s': expected %llu bytes in all, found %llu "
+                             "written",
                              w->file.path, w->slots[i].name,
                              (unsigned long long)w->slots[i].bytes,
                              (unsigned long long)w->slots[i].filled);

@@ -61,7 +61,7 @@ static kg_status inflate_all(z_stream *z, size_t bytes, struct kg_err *err)
         if (code != Z_STREAM_END)
             return kg_fail(err, KG_EFORMAT,
                            "expected gzip data of %zu bytes when unpacked, found it "
-                           "damaged or longer after %zu",
+                           "damaged or longer after %zu bytes",
                            bytes, bytes - z->avail_out);
     } while (z->avail_in > 0 && inflateReset(z) == Z_OK);
     if (z->avail_out > 0)
@@ -241,7 +241,7 @@ static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t 
                            struct kg_err *err)
 {
     if (!u->in_frame && inflateReset(&u->z) != Z_OK)
-        return damaged(u, "no memory", err);
+        return damaged(u, "zlib cannot begin a member", err);
     u->in_frame = true;
     u->z.next_in = u->in + u->in_at;
     u->z.avail_in = (uInt)(u->in_n - u->in_at);
@@ -291,7 +291,7 @@ static kg_status zstd_failed(const struct kg_unpack *u, size_t code,
         snprintf(found, sizeof found, "%llu", (unsigned long long)window);
     return kg_fail(err, KG_EUNSUPPORTED,
                    "%s: expected zstd data with a window of at most %d bytes (zstd "
-                   "--long=27), found %s: compress it again with a smaller one",
+                   "--long=27), found %s: compress it again with a smaller window",
                    u->path, MAX_ZSTD_WINDOW, found);
 }
 
