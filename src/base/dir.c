@@ -355,7 +355,7 @@ kg_status kg_file_rename_dir(const char *from, const char *to, struct kg_err *er
     if (kg_file_fails() ||
         renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
         if (errno != EINVAL && errno != ENOSYS)
-            return kg_file_fail(err, to, "replace it by the finished folder");
+            return kg_file_fail(err, to, "replace it with the finished folder");
         return replace_in_two_steps(from, to, err);
     }
     KG_TRY(kg_file_sync_parent(to, err));

@@ -92,7 +92,7 @@ static kg_status check_kind(const struct stat *st, const char *path, enum how ho
                        "found mode %03o",
                        path, (unsigned)st->st_mode & 0777);
     if (how == SECRET && st->st_uid != geteuid() && st->st_uid != 0)
-        return kg_fail(err, KG_EINVAL, "%s: expected a file of your own, found user %u's",
+        return kg_fail(err, KG_EINVAL, "%s: expected you as its owner, found user %u",
                        path, (unsigned)st->st_uid);
     return KG_OK;
 }

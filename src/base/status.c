@@ -111,6 +111,6 @@ kg_status kg_guest_missing(const char *what, const char *guest, struct kg_err *e
     return kg_fail(
         err, KG_EUNSUPPORTED,
         "%s: expected a kedge with guests/%s, found one that was built without "
-        "it (make, or make GUESTS=\"... %s\")",
+        "it (rebuild: make, or make GUESTS=\"... %s\")",
         what, guest, guest);
 }

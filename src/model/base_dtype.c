@@ -88,7 +88,7 @@ static kg_status choose(struct kg_model *m, const struct kg_quant *type,
     return n > 0 ? KG_OK
                  : kg_fail(err, KG_EUNSUPPORTED, "base_dtype %s: expected %s, found none",
                            m->base_dtype,
-                           type ? "matrices whose columns are whole blocks of 32"
+                           type ? "matrices with a multiple of 32 columns"
                                 : "a GGUF file with matrices in blocks of 4 to 8 bits");
 }
 

@@ -233,7 +233,7 @@ static kg_status add_eos(const struct kg_config_reader *r, const struct kg_json 
         return KG_OK;
     if (c->n_eos == KG_MAX_EOS)
         return kg_fail(r->err, KG_EUNSUPPORTED,
-                       "%s: eos_token_id: more than %d end tokens", r->doc->where,
+                       "%s: eos_token_id: expected at most %d end tokens", r->doc->where,
                        KG_MAX_EOS);
     c->eos[c->n_eos++] = (int32_t)id;
     return KG_OK;

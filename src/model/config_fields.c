@@ -32,7 +32,7 @@ enum rule {
 
 static const char *const EXPECTED[N_RULES] = {
     [OF_EXPERTS] = "no such field: this model_type has no experts",
-    [IS_OF_CLASS] = "what its model_type has",
+    [IS_OF_CLASS] = "true if its model_type has norms of queries and keys, else false",
     [IS_FALSE] = "false",
     [IS_ZERO] = "0",
     [IS_ONE] = "1",
@@ -322,8 +322,8 @@ static kg_status check_field(const struct kg_config_reader *r, const char *key,
     if (kg_config_ignores(r, key))
         return !known ? KG_OK
                       : kg_fail(r->err, KG_ECONFLICT,
-                                "model.ignore: expected a field that kedge does not "
-                                "know, found %s of %s, which it knows",
+                                "model.ignore: expected fields that kedge does not "
+                                "know, found %s of %s, a known one",
                                 key, r->doc->where);
     if (rule == BEARS)
         return refuse_unknown(r, key, value);

@@ -46,7 +46,7 @@ static kg_status refuse_rope_key(const struct kg_config_reader *r, const char *n
 {
     char expected[256];
     snprintf(expected, sizeof expected,
-             "only the fields of its rope_type in %s (if another has no effect, set "
+             "no such field in %s of this rope_type (if it has no effect, set "
              "model.ignore=%.80s)",
              name, key);
     return kg_config_refuse(r, key, value, expected);
@@ -184,7 +184,7 @@ static kg_status read_longrope_positions(const struct kg_config_reader *r,
         KG_TRY(read_original(r, rope));
     if (kg_json_get(r->root, key) && outer != c->rope_original_positions)
         return kg_fail(r->err, KG_ECONFLICT,
-                       "%s: %s is %d at the top, but %d in the object with the factors",
+                       "%s: %s is %d at the top level, but %d beside the factors",
                        r->doc->where, key, outer, c->rope_original_positions);
     /* the attention factor divides by their logarithm */
     if (c->rope_original_positions < 2)
@@ -195,7 +195,7 @@ static kg_status read_longrope_positions(const struct kg_config_reader *r,
     if (kg_json_get(rope, "factor") &&
         kg_json_real(kg_json_get(rope, "factor"), 0) != c->rope_factor)
         return kg_config_refuse(r, "factor", kg_json_get(rope, "factor"),
-                                "max_position_embeddings over "
+                                "max_position_embeddings / "
                                 "original_max_position_embeddings");
     return KG_OK;
 }
@@ -277,7 +277,7 @@ static kg_status read_part(const struct kg_config_reader *r, const struct kg_jso
         return kg_config_refuse(r, key, kg_json_get(from, key), "1");
     if (turned < 2 || turned % 2)
         return kg_config_refuse(r, key, kg_json_get(from, key),
-                                "a part of head_dim that is an even number");
+                                "a share of head_dim with an even number of dimensions");
     c->rope_pairs = turned < c->head_dim ? turned / 2 : 0;
     return KG_OK;
 }

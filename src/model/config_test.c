@@ -311,8 +311,8 @@ static void longrope_is_read_whole(void **state)
              ", \"original_max_position_embeddings\": 128") ", "
                                                             "\"original_max_position_"
                                                             "embeddings\": 64",
-         "original_max_position_embeddings is 64 at the top, but 128"},
-        {PHI_LONG(LONG_LISTS ", \"short_mscale\": 1.0"), "only the fields of its"},
+         "original_max_position_embeddings is 64 at the top level, but 128"},
+        {PHI_LONG(LONG_LISTS ", \"short_mscale\": 1.0"), "no such field in rope_"},
         {PHI_LONG(LONG_LISTS) ", \"partial_rotary_factor\": 0.5",
          "partial_rotary_factor is 0.5, but 0.75"},
         {"\"partial_rotary_factor\": 0.7",
@@ -431,7 +431,7 @@ static void two_ropes_are_read(void **state)
          "sliding_attention is"},
         {"\"full_attention\": {\"rope_type\": \"default\"}, \"sliding_attention\": "
          "{\"rope_type\": \"default\", \"beta_fast\": 2.0}",
-         "only the fields of its rope_type"},
+         "no such field in rope_parameters of this rope_type"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -68,7 +68,7 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
     char found[192];
     shape_text(expected, sizeof expected, p->n_dims, want);
     shape_text(found, sizeof found, t->n_dims, t->shape);
-    return kg_fail(err, KG_ESHAPE, "%s: tensor %s: expected shape %s by %s, found %s",
+    return kg_fail(err, KG_ESHAPE, "%s: tensor %s: expected shape %s (from %s), found %s",
                    t->file, p->name, expected, by, found);
 }
 
@@ -569,7 +569,7 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
     KG_TRY(kg_model_outline(&m, &config, &own, err));
     if (config.rope_positions > config.max_positions)
         kg_log_warn(
-            "%s: longrope: sequences are limited to %d tokens of max_position_embeddings "
+            "%s: longrope: at most %d tokens per sequence, not max_position_embeddings "
             "%d: longer ones would need the long factors, also for their earlier tokens",
             dir, (int)config.max_positions, (int)config.rope_positions);
     const int phase = kg_phase_begin(0, NULL, "loading %s", dir);

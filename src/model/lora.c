@@ -218,11 +218,11 @@ static kg_status check_pair(const struct kg_model *m, const struct kg_st_set *se
     char by[160];
 
     if (c->rank_rule < 0)
-        snprintf(by, sizeof by, "config.json and adapter_config.json's r, %lld",
+        snprintf(by, sizeof by, "config.json and adapter_config.json: r is %lld",
                  (long long)c->a->rows);
     else
         snprintf(by, sizeof by,
-                 "config.json and adapter_config.json's rank_pattern '%.60s', %lld",
+                 "config.json and adapter_config.json: rank_pattern '%.60s' is %lld",
                  kg_lora_rule_text(m->lora, c->rank_rule), (long long)c->a->rows);
     KG_TRY(check_param(set, c->a, by, err));
     return check_param(set, c->b, by, err);
@@ -239,8 +239,8 @@ static kg_status check_no_others(const struct kg_model *m, const struct kg_st_se
             at++;
         if (at == m->n_params)
             return kg_fail(err, KG_EUNSUPPORTED,
-                           "%s: tensor %s: expected a target of adapter_config.json in "
-                           "the model at %.200s",
+                           "%s: tensor %s: expected a tensor of a target of "
+                           "adapter_config.json in the model at %.200s, found none",
                            t->file, t->name, m->dir);
     }
     return KG_OK;

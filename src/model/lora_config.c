@@ -160,7 +160,8 @@ static kg_status read_alpha(struct kg_lora *l, const struct kg_json_doc *doc,
     return kg_fail(
         err, KG_EFORMAT,
         "%s: key 'lora_alpha': expected a number above 0, at most 1e6, found %s",
-        doc->where, kg_json_is_number(alpha) ? "none such" : kg_json_type_name(alpha));
+        doc->where,
+        kg_json_is_number(alpha) ? "another number" : kg_json_type_name(alpha));
 }
 
 /* Fails: the value of `key`, or of its entry `at` if not NULL, is not as expected. */
@@ -231,8 +232,7 @@ static kg_status add_layer(struct kg_lora *l, const struct kg_json_doc *doc,
     const int64_t layer = kg_json_int(v, -1);
 
     if (kg_json_type(v) != KG_JSON_INT || layer < 0 || layer > INT32_MAX)
-        return unlike(doc, "layers_to_transform", NULL, "layers, of which the first is 0",
-                      v, err);
+        return unlike(doc, "layers_to_transform", NULL, "layer numbers from 0", v, err);
     return kg_lora_add_rule(l, KG_LORA_LAYER, "", (double)layer, doc->where, err);
 }
 
@@ -254,15 +254,15 @@ static kg_status read_layers(struct kg_lora *l, const struct kg_json_doc *doc,
     const struct kg_json *pattern = kg_json_get(doc->root, "layers_pattern");
 
     if (!is_layers(pattern))
-        return unlike(doc, "layers_pattern", NULL, "layers", pattern, err);
+        return unlike(doc, "layers_pattern", NULL, "\"layers\"", pattern, err);
     if (kg_json_type(v) == KG_JSON_NULL)
         return says_nothing(pattern)
                    ? KG_OK
                    : unlike(doc, "layers_pattern", NULL,
-                            "layers_to_transform beside it, or none", pattern, err);
+                            "none without layers_to_transform", pattern, err);
     if (l->n_targets == 0)
         return unlike(doc, "layers_to_transform", NULL,
-                      "a list of names in target_modules beside it, or none", v, err);
+                      "none unless target_modules is a list of names", v, err);
     if (kg_json_type(v) != KG_JSON_ARRAY)
         return add_layer(l, doc, v, err);
     for (size_t i = 0; i < kg_json_size(v); i++)

@@ -215,14 +215,15 @@ static void test_shapes_are_those_of_the_rank(void **state)
         const char *more, *said;
     } rows[] = {
         {RANK "{\"q_proj\": 2}",
-         "layers.0.self_attn.q_proj.lora_A.weight: expected shape [2, 32] by config.json "
-         "and adapter_config.json's rank_pattern 'q_proj', 2, found [3, 32]"},
-        {RANK "{\"q_proj\": 3, \"v_proj\": 5}",
-         "layers.0.self_attn.v_proj.lora_A.weight: expected shape [5, 32] by config.json "
-         "and adapter_config.json's rank_pattern 'v_proj', 5, found [4, 32]"},
-        {QV,
-         "expected shape [4, 32] by config.json and adapter_config.json's r, 4, found "
+         "layers.0.self_attn.q_proj.lora_A.weight: expected shape [2, 32] "
+         "(from config.json and adapter_config.json: rank_pattern 'q_proj' is 2), found "
          "[3, 32]"},
+        {RANK "{\"q_proj\": 3, \"v_proj\": 5}",
+         "layers.0.self_attn.v_proj.lora_A.weight: expected shape [5, 32] "
+         "(from config.json and adapter_config.json: rank_pattern 'v_proj' is 5), found "
+         "[4, 32]"},
+        {QV, "expected shape [4, 32] (from config.json and adapter_config.json: r is 4), "
+             "found [3, 32]"},
     };
     struct kg_model *m;
     struct kg_lora l;

@@ -34,7 +34,7 @@ static const struct kg_optim_row rows[] = {
                .source = "Loshchilov & Hutter 2019, arXiv 1711.05101",
                .state = {"adam_m", "adam_v"}},
     [SCHEDULE_FREE] = {.name = "schedule-free",
-                       .help = "AdamW whose average needs no schedule",
+                       .help = "AdamW; averages weights, no schedule",
                        .source = "Defazio et al. 2024, arXiv 2405.15682",
                        .state = {"free_z", "adam_v"},
                        .starts_at_weights = true,

@@ -457,8 +457,7 @@ static kg_status real_numbers(struct kg_jv *out, struct kg_jinja *j, int op, dou
     double x;
 
     if (op == KG_JT_POW && ((a < 0 && isfinite(b) && b != floor(b)) || (a == 0 && b < 0)))
-        return kg_jinja_fail(j,
-                             "expected a power with a finite value, found one without");
+        return kg_jinja_fail(j, "expected a power that is a finite real number");
     if ((op == KG_JT_DIV || op == KG_JT_FLOORDIV || op == KG_JT_MOD) && b == 0)
         return kg_jinja_fail(j, "expected a divisor, found 0");
     switch (op) {

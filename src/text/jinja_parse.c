@@ -233,7 +233,7 @@ static kg_status parse_parameters(struct kg_jinja_node **out, struct kg_jinja_pa
             return kg_jinja_unexpected(p, "the name of a parameter");
         KG_TRY(kg_jinja_parse_primary(out, p));
         if ((*out)->kind != KG_JN_NAME)
-            return kg_jinja_unexpected(p, "the name of a parameter in front");
+            return kg_jinja_unexpected(p, "the name of a parameter before this");
         if (kg_jinja_skip(p, KG_JT_ASSIGN))
             KG_TRY(kg_jinja_parse_expr(&(*out)->a, p));
         out = &(*out)->next;
@@ -276,7 +276,7 @@ static kg_status parse_call(struct kg_jinja_node *n, struct kg_jinja_parser *p)
         KG_TRY(parse_parameters(&n->list, p));
     KG_TRY(kg_jinja_parse_expr(&n->a, p));
     if (n->a->kind != KG_JN_CALL)
-        return kg_jinja_unexpected(p, "a call in front");
+        return kg_jinja_unexpected(p, "a call before this");
     return parse_function_body(n, p, "endcall");
 }
 

@@ -219,7 +219,7 @@ static kg_status parse_dot(struct kg_jinja_node *n, struct kg_jinja_parser *p)
             return p->err->code;
         n->b->value = kg_jv_int(p->at->integer);
     } else {
-        return kg_jinja_unexpected(p, "a name behind .");
+        return kg_jinja_unexpected(p, "a name after .");
     }
     p->at++;
     return KG_OK;

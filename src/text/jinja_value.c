@@ -428,7 +428,7 @@ kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole
     *in = false;
     if (whole->type == KG_JV_TEXT) {
         if (part->type != KG_JV_TEXT)
-            return kg_jinja_fail(j, "expected text in front of 'in', found %s",
+            return kg_jinja_fail(j, "expected text before 'in', found %s",
                                  kg_jv_type_name(part));
         KG_TRY(kg_jinja_pay(j, whole->u.text.n / 64));
         *in = kg_jv_find(whole->u.text, part->u.text, 0) >= 0;

@@ -187,7 +187,7 @@ kg_status kg_pieces_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_fi
     kg_status status;
     tok->model = &KG_MODEL_BPE;
     if (file->n == 0)
-        return kg_fail(err, KG_EFORMAT, "%s: expected a model, found nothing",
+        return kg_fail(err, KG_EFORMAT, "%s: expected a model, found an empty file",
                        file->where);
     if (file->bytes[0] == '\n')
         status = kg_sentencepiece_parse(&r, file);

@@ -86,7 +86,7 @@ static kg_status put_set(struct translator *t, const char *set, const char *more
                          bool negated, bool in_class)
 {
     if (in_class && negated)
-        return refuse(t, "inside a class", 2);
+        return refuse(t, "class with", 2);
     return in_class
                ? kg_str_printf(t->out, t->err, "%s%s", set, more)
                : kg_str_printf(t->out, t->err, "[%s%s%s]", negated ? "^" : "", set, more);

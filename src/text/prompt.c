@@ -211,7 +211,7 @@ static kg_status put_conversation(struct kg_str *out, bool *rendered,
         return put_question(out, rendered, content, n, tools, how, err);
     if (templated)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a question to put into it, found %zu messages",
+                       "%s: expected one prompt to insert, found %zu messages",
                        spell(how, "template").text, m);
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,

@@ -109,8 +109,8 @@ static kg_status check_rows(const struct kg_tokenizer *tok, int64_t rows, const 
         return KG_OK;
     return kg_fail(
         err, KG_ECONFLICT,
-        "%s: expected a tokenizer of at most the %lld ids of config.json's "
-        "vocab_size, found the token of id %d: the tokenizer belongs to another model",
+        "%s: expected ordinary tokens with ids below %lld (vocab_size of config.json), "
+        "found id %d: the tokenizer belongs to another model",
         dir, (long long)rows, (int)id);
 }
 
@@ -272,7 +272,7 @@ static kg_status decode_range(struct kg_str *out, const struct kg_tokenizer *tok
         size_t len;
         if (ids[i] < 0 || ids[i] >= tok->n_padded)
             return kg_fail(err, KG_EINVAL,
-                           "token id %d at place %zu is out of range, expected 0 to %d",
+                           "token id %d at index %zu is out of range, expected 0 to %d",
                            ids[i], i, tok->n_padded - 1);
         const char *bytes = kg_vocab_bytes(&tok->vocab, ids[i], &len);
         if (bytes && !(skip_special && kg_tokenizer_is_special(tok, ids[i])))

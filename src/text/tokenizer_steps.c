@@ -20,7 +20,7 @@ static kg_status need_first(struct kg_reader *r, const struct kg_json *value)
 {
     if (r->has_template)
         return kg_reader_refuse(r, "post_processor", "type", kg_json_get(value, "type"),
-                                "one that adds tokens, not two");
+                                "at most one step that adds tokens");
     r->has_template = true;
     return KG_OK;
 }

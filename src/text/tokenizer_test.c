@@ -399,9 +399,9 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void **state)
     kg_tokenizer_close(tok);
     assert_int_equal(open_of_rows(dir, last + 1), KG_OK);
     assert_int_equal(open_of_rows(dir, last), KG_ECONFLICT);
-    snprintf(said, sizeof said, "at most the %d ids", (int)last);
+    snprintf(said, sizeof said, "ids below %d (vocab_size", (int)last);
     assert_non_null(strstr(err.message, said));
-    snprintf(said, sizeof said, "the token of id %d", (int)last);
+    snprintf(said, sizeof said, "found id %d:", (int)last);
     assert_non_null(strstr(err.message, said));
     assert_non_null(strstr(err.message, dir));
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);

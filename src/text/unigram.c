@@ -221,7 +221,7 @@ kg_status kg_unigram_cut(struct kg_unigram_work *work, const struct kg_unigram *
     uint32_t cp;
 
     if (n >= UINT32_MAX)
-        return kg_fail(err, KG_EFORMAT, "a text of %zu bytes is too long to be cut", n);
+        return kg_fail(err, KG_EFORMAT, "a text of %zu bytes is too long to tokenize", n);
     KG_TRY(kg_mem_grow(&work->steps, &work->capacity, n + 1, sizeof *work->steps,
                        (size_t)UINT32_MAX + 1, "pieces of a text", err));
     for (size_t i = 0; i <= n; i++)
