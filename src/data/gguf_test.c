@@ -300,7 +300,8 @@ static void broken_files_are_refused_with_the_byte(void **state)
         {"token_embd.weight", 41, 32, 8, "expected its data at 0"},
         {"blk.0.attn_q", 23, 33, 8, "rows of whole blocks of 32 values (Q8_0)"},
         {"blk.0.attn_q", 31, 3, 8, "expected blk.0.attn_q.weight (102 bytes), found 68"},
-        {"blk.0.attn_q", 43, 0, 8, "expected its data at 256, after the previous tensor"},
+        {"blk.0.attn_q", 43, 0, 8,
+         "expected its data at offset 256, right after the previous"},
     };
     struct kg_str s = {0};
 

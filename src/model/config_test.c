@@ -305,7 +305,7 @@ static void longrope_is_read_whole(void **state)
          "long_factor is [1,0,3]"},
         {PHI_LONG(LONG_LISTS ", \"factor\": 4.0, "
                              "\"original_max_position_embeddings\": 128"),
-         "factor is 4.0, expected max_position_embeddings over"},
+         "factor is 4.0, expected max_position_embeddings /"},
         {PHI_LONG(
              LONG_LISTS
              ", \"original_max_position_embeddings\": 128") ", "
@@ -316,9 +316,9 @@ static void longrope_is_read_whole(void **state)
         {PHI_LONG(LONG_LISTS) ", \"partial_rotary_factor\": 0.5",
          "partial_rotary_factor is 0.5, but 0.75"},
         {"\"partial_rotary_factor\": 0.7",
-         "partial_rotary_factor is 0.7, expected a part"},
+         "partial_rotary_factor is 0.7, expected a share"},
         {"\"partial_rotary_factor\": 1.5",
-         "partial_rotary_factor is 1.5, expected a part"},
+         "partial_rotary_factor is 1.5, expected a share"},
         {PHI_LONG(LONG_LISTS ", \"original_max_position_embeddings\": 1"),
          "original_max_position_embeddings is 1, expected 2 or more"},
         {PHI_LONG(LONG_LISTS) ", \"original_max_position_embeddings\": 1",

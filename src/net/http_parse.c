@@ -281,14 +281,14 @@ const char *kg_http_head_field(const struct kg_http_head *h, const char *name)
 /* ---- chunks ---- */
 
 static const char bad_chunk[] =
-    "chunked body: expected a size in hexadecimal digits, CR LF, as many bytes, CR LF";
+    "chunked body: expected a size in hexadecimal digits, CR LF, that many bytes, CR LF";
 
 static int feed_size(struct kg_http_chunks *c, char byte, const char **why)
 {
     int digit = hex_digit(byte);
     if (digit >= 0) {
         if (c->left >> 56)
-            return refuse(why, 413, "chunked body: the size of a chunk has no end");
+            return refuse(why, 413, "chunked body: the size of a chunk is too large");
         c->left = c->left * 16 + (uint64_t)digit;
         c->state = KG_HTTP_CHUNK_DIGITS;
         return 0;

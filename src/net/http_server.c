@@ -467,7 +467,7 @@ static kg_status take_opts(struct kg_http_server *s,
     if (o->bearer_key == NULL)
         return KG_OK;
     if (o->bearer_key[0] == '\0' || o->n_keys > 0)
-        return kg_fail(err, KG_EINVAL, "key: expected text, and no keys beside it");
+        return kg_fail(err, KG_EINVAL, "key: expected text and no key file");
     s->key.key = kg_mem_strdup(o->bearer_key, err);
     s->keys = &s->key;
     s->n_keys = 1;

@@ -96,8 +96,8 @@ static kg_status digest_left_over(struct fetch *f, struct stream *s, struct kg_e
         n = map.bytes - s->at < HASH_BYTES ? map.bytes - s->at : HASH_BYTES;
         kg_digest_put(&s->digest, map.data + s->at, n);
         kg_map_let_go(map.data + s->at, n);
-        kg_log_progress(PROGRESS_MS, "%s: reading what is there of %s", f->opts->name.id,
-                        s->file->path);
+        kg_log_progress(PROGRESS_MS, "%s: reading the existing part of %s",
+                        f->opts->name.id, s->file->path);
         if (kg_signal_stop_requested())
             status = stopped(f, err);
     }
@@ -350,7 +350,7 @@ static kg_status go_on(struct fetch *f, struct stream *s, const struct kg_http_a
     if (++s->cuts > MAX_CUTS || s->at == s->asked)
         return kg_fail(err, KG_EIO,
                        "%s: expected %" PRIu64
-                       " bytes, found the answer cut off at %" PRIu64
+                       " bytes, found the response cut off at %" PRIu64
                        "; the same pull continues there",
                        s->file->path, s->file->bytes, s->at);
     return ask_hub(f, s, err);

@@ -590,7 +590,7 @@ static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
     const char *why = mpi->part();
     limit_end(&others);
     if (why) {
-        kg_log_warn("the end of the ranks: MPI: %s", why);
+        kg_log_warn("ending the ranks: MPI: %s", why);
         end_all(mpi, lost);
         return;
     }

@@ -116,7 +116,7 @@ static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const ch
     KG_TRY(get_meta(&value, db, path, key, err));
     if (!(value >= 0 && value < 0x1p53 && value == floor(value)))
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a number of %s that is whole, found %g: "
+                       "%s: expected a whole number of %s, found %g: "
                        "rebuild the index",
                        path, key, value);
     *out = (int64_t)value;

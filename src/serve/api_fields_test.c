@@ -75,11 +75,12 @@ static const struct bad {
      "return_token_strs", "not supported"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"add_special_tokens\":1}", "add_special_tokens",
      "true or false"},
-    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"tools\":[]}", "tools", "only with messages"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"tools\":[]}", "tools",
+     "expected messages with it"},
     {KG_API_TOKENIZE, "{\"tool_choice\":\"none\",\"prompt\":\"1\"}", "tool_choice",
-     "only with messages"},
+     "expected messages with it"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"chat_template_kwargs\":{}}",
-     "chat_template_kwargs", "only with messages"},
+     "chat_template_kwargs", "expected messages with it"},
     {KG_API_DETOKENIZE, "{}", "tokens", "expected the field"},
     {KG_API_DETOKENIZE, "{\"tokens\":\"1\"}", "tokens", "an array of token ids"},
     {KG_API_DETOKENIZE, "{\"prompt\":\"1\"}", "prompt", "supplied: prompt (it"},
@@ -180,7 +181,7 @@ static const struct bad {
      "constrained answers are not"},
     {KG_API_CHAT, "{\"messages\":[{}],\"min_tokens\":4}", "min_tokens", "only 0"},
     {KG_API_CHAT, "{\"messages\":[{}],\"include_reasoning\":false}", "include_reasoning",
-     "only true can be given, found false; thoughts stay"},
+     "only true can be given, found false; reasoning is part"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"prompt_logprobs\":0}", "prompt_logprobs",
      "only null can be given, found 0; use echo"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop_token_ids\":5}", "stop_token_ids",
@@ -198,7 +199,7 @@ static const struct bad {
     {KG_API_CHAT,
      "{\"messages\":[{}],\"return_token_ids\":true,\"logprobs\":true,"
      "\"presence_penalty\":1.5}",
-     "presence_penalty", "not be drawn from the listed log-probs"},
+     "presence_penalty", "not be sampled from the listed log-probs"},
     {KG_API_COMPLETION,
      "{\"prompt\":\"1\",\"return_token_ids\":true,\"logprobs\":0,"
      "\"frequency_penalty\":-1}",
@@ -261,7 +262,7 @@ static const struct bad {
      "repetition_penalty", "not supported together with logprobs"},
     {KG_API_GENERATE,
      "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":0,\"logit_bias\":{\"1\":2}}}",
-     "logit_bias", "not be drawn from the listed log-probs"},
+     "logit_bias", "not be sampled from the listed log-probs"},
     {KG_API_GENERATE, "{\"token_ids\":[1],\"output_mode\":\"logits\"}", "output_mode",
      "expected tokens or text, found string \"logits\""},
     {KG_API_GENERATE, "{\"token_ids\":[1],\"output_mode\":[\"text\"]}", "output_mode",
@@ -287,7 +288,7 @@ static const struct bad {
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"reasoning_effort\":\"low\"}",
      "reasoning_effort", "it belongs to another kind of request"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"verbosity\":\"low\"}", "verbosity",
-     "only with messages"},
+     "expected messages with it"},
 };
 
 static void what_is_wrong_is_named(void **state)

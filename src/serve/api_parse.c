@@ -172,8 +172,8 @@ static kg_status take_prompt(struct kg_api_request *r, const struct kg_json *v,
         return wrong(err, "a string", v);
     if (type != KG_JSON_STRING && (type != KG_JSON_ARRAY || kg_json_size(v) == 0))
         return wrong(err,
-                     "a string, an array of token ids, or an array of either with at "
-                     "least one",
+                     "a string, or a non-empty array of token ids, strings or "
+                     "arrays of token ids",
                      v);
     r->prompt = v;
     return KG_OK;
@@ -565,8 +565,8 @@ const struct kg_api_field kg_api_fields[] = {
      take_parallel},
     {"prompt", TEXT | IDS, "", "text, token ids, or an array of either", take_prompt},
     {"max_tokens", BOTH | PARAMS, "",
-     "largest number of new tokens; default: 16 for completions (0 with echo: none), the "
-     "rest of the context for chat",
+     "largest number of new tokens (0 only with echo); default: --default-max-tokens, or "
+     "else 16 for completions, the rest of the context for chat",
      take_max_tokens},
     {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
     KG_SAMPLING_KEYS(SAMPLING, ),
@@ -675,7 +675,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"allowed_token_ids", BOTH | PARAMS, "null", "", NULL},
     {"prompt_logprobs", BOTH, "null", "use echo with logprobs in completions", NULL},
     {"include_stop_str_in_output", BOTH, "false", "", NULL},
-    {"include_reasoning", CHAT, "true", "thoughts stay in the content", NULL},
+    {"include_reasoning", CHAT, "true", "reasoning is part of the content", NULL},
     {"modalities", CHAT, "[\"text\"]", "", NULL},
     {"spaces_between_special_tokens", BOTH, "true", "", NULL},
     {"use_beam_search", BOTH, "false", "", NULL},
@@ -772,8 +772,8 @@ static kg_status check_prompt_only(const struct kg_api_request *r,
         fault->param = f->name;
         if (f->kinds & KG_API_OF_MESSAGES &&
             kg_json_type(kg_json_value_at(root, i)) != KG_JSON_NULL)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: expected only with messages, found prompt", f->name);
+            return kg_fail(err, KG_EINVAL, "%s: expected messages with it, found prompt",
+                           f->name);
     }
     return KG_OK;
 }
@@ -798,7 +798,7 @@ static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fau
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
                    "%s: not supported together with %slogprobs: tokens would not be "
-                   "drawn from the listed log-probs; leave one of them out",
+                   "sampled from the listed log-probs; leave one of them out",
                    fault->param, r->token_ids ? "return_token_ids and " : "");
 }
 
@@ -834,8 +834,8 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
     fault->param = "parallel_tool_calls";
     if (r->tools && r->one_call)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "parallel_tool_calls: not supported: a model may make several "
-                       "calls at once");
+                       "parallel_tool_calls: false is not supported: a model may make "
+                       "several calls at once");
     fault->param = kg_api_asked(r);
     if (r->prompt == NULL && r->messages == NULL)
         return kg_fail(err, KG_EINVAL, "expected the field '%s'", fault->param);

@@ -452,7 +452,7 @@ static kg_status refuse(struct kg_api_fault *fault, const char *param, const cha
 {
     fault->param = param;
     return kg_fail(err, KG_EINVAL,
-                   "%s: not for a policy that is being trained: expected %s", param,
+                   "%s: not supported for a policy in training: expected %s", param,
                    want);
 }
 
@@ -857,7 +857,7 @@ static kg_status give_up(struct kg_policy *p, struct kg_err *err)
 
         if (!is_silent(p, e, now))
             continue;
-        warn(p, "expected a turn or a report of an episode within timeout_ms", e->id,
+        warn(p, "expected no episode without a turn or a report for timeout_ms", e->id,
              strlen(e->id));
         KG_TRY(end(p, e, TIMEOUT, err));
         p->hung = true;

@@ -26,7 +26,7 @@ static kg_status take_number(struct kg_policy_numbers *to, struct kg_traj *t,
     if (!(fabs(x) <= MAX_NUMBER) ||
         snprintf(name, sizeof name, "%s%s", before, key) >= KG_FURTHER_NAME)
         return kg_fail(err, KG_EFORMAT,
-                       "expected numbers of at most %g with names of at most %d bytes, "
+                       "expected |number| at most %g and a name of at most %d bytes, "
                        "found '%s%.80s'",
                        MAX_NUMBER, KG_FURTHER_NAME - 1, before, key);
     for (const char *c = name; *c; c++)
@@ -40,7 +40,7 @@ static kg_status take_number(struct kg_policy_numbers *to, struct kg_traj *t,
         return KG_OK;
     if (kg_further_find(&k, names, name, &full) != KG_OK) {
         if (!to->dropped)
-            kg_log_warn("%s: %s, which is dropped, as will be all others", to->key,
+            kg_log_warn("%s: %s; it and all later ones are dropped", to->key,
                         full.message);
         to->dropped = true;
         return KG_OK;
@@ -88,7 +88,7 @@ static kg_status read_verdict(struct kg_policy_numbers *to, struct kg_traj *t,
     if (!reward || (!kg_json_is_number(reward) && kg_json_type(reward) != KG_JSON_NULL) ||
         !(fabs(kg_json_real(reward, 0)) <= MAX_REWARD))
         return kg_fail(err, KG_EFORMAT,
-                       "expected a reward of at most %g, or null, with status \"ok\"",
+                       "expected a |reward| of at most %g, or null, with status \"ok\"",
                        MAX_REWARD);
     t->graded = kg_json_is_number(reward);
     t->reward = kg_json_real(reward, 0);

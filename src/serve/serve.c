@@ -219,7 +219,7 @@ static void pass_on(struct kg_serve *s, struct kg_http_exchange *x, const char *
             r->handle(s, x);
             return;
         }
-    kg_http_reply_error(x, 404, "expected /episode/ID and a path of the API after it");
+    kg_http_reply_error(x, 404, "expected /episode/ID followed by a path of the API");
 }
 
 static void on_episode_get(void *user, struct kg_http_exchange *x)
@@ -391,7 +391,7 @@ static void log_room(const struct kg_serve_opts *o)
 {
     const struct kg_rollout_opts engine = kg_serve_engine_opts(o);
     int64_t whole = kg_rollout_kv_sequences(o->model, &engine);
-    kg_log_info("the cache of %lld tokens holds %lld sequences of %d; the batch is %d%s",
+    kg_log_info("the cache of %lld tokens holds %lld sequences of %d tokens; batch %d%s",
                 (long long)o->kv_tokens, (long long)whole, o->max_len, o->max_batch,
                 whole < o->max_batch && o->default_tokens == 0
                     ? ": chat requests without max_tokens wait for each other "
@@ -627,7 +627,7 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
     if (status != KG_OK && s->opts.policy)
         return status;
     if (status != KG_OK) {
-        kg_log_warn("the engine failed, and with it all open requests: %s", err->message);
+        kg_log_warn("the engine failed, so all open requests fail: %s", err->message);
         KG_TRY(begin_engine(s, err));
         fail_live(s, status, "the engine failed");
         kg_rollout_get_load(&load, s->engine);
@@ -661,7 +661,7 @@ static double begin_drain(struct kg_serve *s)
     s->draining = true;
     long long open = s->metrics.open;
     pthread_mutex_unlock(&s->lock);
-    kg_log_info("stopping: %lld open requests have %d s", open, s->opts.drain_s);
+    kg_log_info("stopping: %lld open requests may take %d s", open, s->opts.drain_s);
     return kg_clock_seconds() + s->opts.drain_s;
 }
 

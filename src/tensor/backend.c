@@ -118,7 +118,7 @@ kg_status kg_backend_open_cpu(const struct kg_backend **be, struct kg_err *err)
     *be = kg_backend_cpu_variant(variant);
     return *be ? KG_OK
                : kg_fail(err, KG_EUNSUPPORTED,
-                         "backend cpu: expected a processor of x86-64-v3 at least");
+                         "backend cpu: expected a processor with x86-64-v3 or newer");
 }
 
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,

@@ -189,8 +189,9 @@ static void a_device_that_is_full_says_how_much_it_has(void **state)
     assert_true(free == 400000000);
     assert_null(kg_buf_alloc(be, 400000001, "the anchor", &err));
     assert_int_equal(err.code, KG_ENOMEM);
-    assert_string_equal(err.message, "the anchor: no memory for 400000001 bytes; of 1.00 "
-                                     "GB 0.40 are free (another process may hold some)");
+    assert_string_equal(err.message,
+                        "the anchor: no memory for 400000001 bytes; of 1.00 "
+                        "GB, 0.40 GB are free (another process may hold some)");
     kg_buf_free(be, p);
     unsetenv("KEDGE_TEST_MEMORY");
     assert_true(kg_pages_memory().most == 600000000);

@@ -47,6 +47,6 @@ kg_status kg_op_scan(const struct kg_backend *be, struct kg_mat c, struct kg_mat
         return kg_fail(err, KG_EINVAL, "%s: m (%lld x %lld) is empty or has no data", op,
                        (long long)m->rows, (long long)m->cols);
     return be->scan ? be->scan(c, a, m, err)
-                    : kg_fail(err, KG_EUNSUPPORTED, "%s: backend %s does not have it", op,
-                              be->name);
+                    : kg_fail(err, KG_EUNSUPPORTED,
+                              "%s: backend %s has no such operation", op, be->name);
 }

@@ -137,9 +137,9 @@ static const struct {
     const char *help;
     enum kg_cuda_products is;
 } makers[] = {
-    {"cublas", "NVIDIA's cuBLASLt, by plans with a row's bits in common", KG_CUDA_CUBLAS},
-    {"own", "kedge's, by the matrix instruction", KG_CUDA_OWN},
-    {"exact", "kedge's, with the CPU's bits", KG_CUDA_EXACT},
+    {"cublas", "NVIDIA's cuBLASLt, by plans that agree in a row's bits", KG_CUDA_CUBLAS},
+    {"own", "kedge's kernels, by the matrix instruction", KG_CUDA_OWN},
+    {"exact", "kedge's kernels, with the CPU's bits", KG_CUDA_EXACT},
 };
 
 kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
@@ -192,7 +192,7 @@ static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_o
                           struct kg_err *err)
 {
     if (said(opts))
-        return kg_fail(err, KG_EINVAL, "%s: acts on a GPU, and the device is cpu",
+        return kg_fail(err, KG_EINVAL, "%s: affects only a GPU, found device cpu",
                        said(opts));
     return kg_backend_open(be, NULL, err);
 }

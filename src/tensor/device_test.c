@@ -177,9 +177,9 @@ static void what_has_no_effect_is_refused(void **state)
         struct kg_device_opts opts;
         const char *says;
     } rows[] = {
-        {{NULL, "own", NULL, 0, true}, "products: acts on a GPU, and the device is cpu"},
-        {{"cpu", NULL, "/d", 0, true}, "libraries: acts on a GPU, and the device is cpu"},
-        {{"cpu", NULL, NULL, 1, true}, "unpinned: acts on a GPU, and the device is cpu"},
+        {{NULL, "own", NULL, 0, true}, "products: affects only a GPU, found device cpu"},
+        {{"cpu", NULL, "/d", 0, true}, "libraries: affects only a GPU, found device cpu"},
+        {{"cpu", NULL, NULL, 1, true}, "unpinned: affects only a GPU, found device cpu"},
         {{"cuda", "own", NULL, 0, false}, "products: affects only bf16 products"},
         {{"auto", NULL, "/d", 0, false}, "libraries: affects only bf16 products"},
         {{"cuda", NULL, NULL, 1, false}, "unpinned: affects only bf16 products"},

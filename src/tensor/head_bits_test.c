@@ -409,7 +409,7 @@ static void what_is_kept_without_lse_is_refused(void **state)
     p.kept = buffer_of((int64_t)kg_head_kept_bytes(p.n, p.k), 1);
     h = head_of(&p);
     assert_int_equal(kg_op_head(cpu(), &out, &h, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "expected a place for lse"));
+    assert_non_null(strstr(err.message, "expected an array for lse"));
     buffer_free(p.kept);
     problem_release(&p);
 }

@@ -127,7 +127,7 @@ static void say_memory(const struct kg_backend *be, struct kg_err *err)
 
     if (be->memory(&total, &free, &ignored) == KG_OK)
         snprintf(err->message + used, sizeof err->message - used,
-                 "; of %.2f GB %.2f are free (another process may hold some)",
+                 "; of %.2f GB, %.2f GB are free (another process may hold some)",
                  (double)total / 1e9, (double)free / 1e9);
 }
 
@@ -151,7 +151,7 @@ static kg_status check_range_of(const char *op, const void *p, uint64_t bytes,
                                 struct kg_err *err)
 {
     return p || bytes == 0 ? KG_OK
-                           : kg_fail(err, KG_EINVAL, "%s: %llu bytes have no memory", op,
+                           : kg_fail(err, KG_EINVAL, "%s: found NULL for %llu bytes", op,
                                      (unsigned long long)bytes);
 }
 
@@ -377,7 +377,7 @@ static kg_status check_factors(const struct kg_backend *be, const char *op,
     const int64_t K = f->a.cols;
     const bool nt = kind == KG_MATMUL_NT;
     if (K == 0)
-        return kg_fail(err, KG_ESHAPE, "%s: expected factors, found none", op);
+        return kg_fail(err, KG_ESHAPE, "%s: expected K of at least 1, found 0", op);
     KG_TRY(check(op, "a", f->a, c.rows, ANY, CT, err));
     return check(op, "b", f->b, nt ? c.cols : K, nt ? K : c.cols,
                  1u << f->a.dtype | panels(be), err);
@@ -605,7 +605,7 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
         check("cast", "dst", dst, src.rows, src.cols, CT | (panels(be) & ~CODED), err));
     if (src.layout != KG_ROWS && dst.layout != KG_ROWS)
         return kg_fail(err, KG_EINVAL,
-                       "cast: src and dst lie in panels, expected rows on one side");
+                       "cast: src and dst are in panels, expected rows on one side");
     return be->cast ? be->cast(dst, src, err) : missing(be, "cast", err);
 }
 
@@ -639,10 +639,10 @@ static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
         int64_t last = b + 1 < pages ? KG_KV_BLOCK : keys - b * KG_KV_BLOCK;
         int32_t page = a->blocks.data[s->keys + b];
         if (page < 0 || (int64_t)page * KG_KV_BLOCK + last > a->k.rows)
-            return kg_fail(
-                err, KG_ESHAPE,
-                "%s: block %lld of sequence %d is page %d, beyond the %lld rows of k", op,
-                (long long)b, (int)i, (int)page, (long long)a->k.rows);
+            return kg_fail(err, KG_ESHAPE,
+                           "%s: block %lld of sequence %d is cache block %d, beyond the "
+                           "%lld rows of k",
+                           op, (long long)b, (int)i, (int)page, (long long)a->k.rows);
     }
     return KG_OK;
 }
@@ -769,7 +769,7 @@ static kg_status check_head(const struct kg_backend *be, const char *op,
     for (int64_t n = 0; h->sets && n < N; n++)
         if (h->sets[n].n > 0 && h->sets[n].bound != V)
             return kg_fail(err, KG_ESHAPE,
-                           "%s: the set of row %lld is of %d ids, expected the "
+                           "%s: the set of row %lld has a bound of %d ids, expected the "
                            "vocabulary of %lld",
                            op, (long long)n, h->sets[n].bound, (long long)V);
     KG_TRY(check_softcap(op, h->softcap, err));
@@ -805,7 +805,7 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
     KG_TRY(check_asked(be, op, out, h, err));
     if (h->kept && !out->lse)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected a place for lse, which is kept for the backward, "
+                       "%s: expected an array for lse, which is kept for the backward, "
                        "found none",
                        op);
     return be->head ? be->head(out, h, err) : missing(be, op, err);

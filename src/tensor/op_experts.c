@@ -32,8 +32,8 @@ static kg_status check_route(const char *op, const struct kg_route *r, int64_t t
                        (int)r->k, (int)r->n_experts, KG_MAX_EXPERTS);
     if (tokens * r->k > INT32_MAX)
         return kg_fail(err, KG_ESHAPE,
-                       "%s: %lld tokens of %d experts, expected %d places "
-                       "at most",
+                       "%s: %lld tokens with %d experts each, expected at "
+                       "most %d pairs",
                        op, (long long)tokens, (int)r->k, INT32_MAX);
     if (!r->ids || !r->place || !r->token || !r->first)
         return kg_fail(err, KG_EINVAL, "%s: the route has no memory", op);

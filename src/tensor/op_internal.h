@@ -47,8 +47,8 @@ static inline kg_status check(const char *op, const char *name, struct kg_mat m,
         return kg_fail(err, KG_EDTYPE, "%s: %s is %s, expected %s", op, name,
                        kg_dtype_traits(m.dtype)->name, types_name(types));
     if (m.layout != KG_ROWS && !(types & PANELS << m.layout))
-        return kg_fail(err, KG_EINVAL, "%s: %s lies in %spanels, expected rows%s", op,
-                       name, types / PANELS ? "other " : "",
+        return kg_fail(err, KG_EINVAL, "%s: %s is in %spanels, expected rows%s", op, name,
+                       types / PANELS ? "other " : "",
                        types / PANELS ? " or the backend's" : "");
     if (m.quant && !(types & CODED))
         return kg_fail(err, KG_EINVAL, "%s: %s is of %s, expected elements", op, name,

@@ -263,7 +263,7 @@ static kg_status check_near(const struct check *c, const struct near_case *n,
             return kg_fail(
                 err, KG_ECONFLICT,
                 "%s %s product to %s%s, M %lld, N %lld, K %lld, element (%lld, %lld): "
-                "expected %.9g, or at most %.2g beside it, found %.9g",
+                "expected %.9g within %.2g, found %.9g",
                 kg_dtype_traits(c->dtype)->name, kinds[n->kind],
                 kg_dtype_traits(n->out)->name, n->times > 1 ? ", added to" : "",
                 (long long)M, (long long)N, (long long)K, (long long)(i / N),

@@ -119,7 +119,7 @@ static const struct setting {
     {PAIR,
      {.prefix = "t", .template_text = "{prompt}?"},
      NULL,
-     "p.template: expected a question",
+     "p.template: expected one prompt",
      false},
     {"[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"1\"}, "
      "{\"type\": \"text\", \"text\": \"2\"}]}]",

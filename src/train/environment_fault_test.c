@@ -552,9 +552,9 @@ static void reports_that_cannot_be_taken_give_no_verdict(void **state)
         {"double", true, false, "expected a report"},
         {"liar", true, false, "train-99-0"},
         {"garbage", true, false, "hello train-"},
-        {"huge", false, true, "expected a reward of at most 1e+09"},
-        {"word", false, true, "expected a reward of at most 1e+09"},
-        {"absent", false, true, "expected a reward of at most 1e+09"},
+        {"huge", false, true, "expected a |reward| of at most 1e+09"},
+        {"word", false, true, "expected a |reward| of at most 1e+09"},
+        {"absent", false, true, "expected a |reward| of at most 1e+09"},
         {"null", false, false, ""},
         {"said", false, true, "reports the status 'lost'"},
         {"list", false, true, "expected objects as rewards and metrics"},
@@ -579,8 +579,8 @@ static void answers_that_cannot_be_taken_give_no_verdict(void **state)
         {"double", true, false, ""},
         {"liar", false, true, "expected a report of episode train-"},
         {"garbage", false, true, "expected a report as the answer"},
-        {"huge", false, true, "expected a reward of at most 1e+09"},
-        {"word", false, true, "episode.url: expected a reward of at most 1e+09"},
+        {"huge", false, true, "expected a |reward| of at most 1e+09"},
+        {"word", false, true, "episode.url: expected a |reward| of at most 1e+09"},
         {"null", false, false, ""},
         {"said", false, true, "reports the status 'lost'"},
         {"list", false, true, "expected objects as rewards and metrics"},
@@ -718,7 +718,7 @@ static void an_episode_without_a_word_is_given_up(void **state)
         }
         assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
         if (i != 1) /* whose lines use up the warnings */
-            assert_non_null(strstr(p.log, "within timeout_ms, found 'train-0-1'"));
+            assert_non_null(strstr(p.log, "for timeout_ms, found 'train-0-1'"));
         end_run(&p);
     }
     over_http = false;

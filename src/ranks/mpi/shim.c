@@ -45,7 +45,7 @@ static const char *open_mpi(int *me, int *n)
     int provided, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
 
     if (code == MPI_SUCCESS && provided < MPI_THREAD_SERIALIZED)
-        return "expected a library that one thread at a time may call, whichever it is";
+        return "expected support for MPI_THREAD_SERIALIZED, found a lower level";
     if (code == MPI_SUCCESS)
         code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)

@@ -227,7 +227,7 @@ kg_status kg_blas_allow(void *workspace, uint64_t bytes, struct kg_err *err)
     if (e != KG_LT_OK) {
         (void)lib.call.preference_set(lib.preference, KG_LT_PREF_WORKSPACE,
                                       &lib.workspace_bytes, sizeof lib.workspace_bytes);
-        return fail(e, "no workspace can be given", err);
+        return fail(e, "cannot set the workspace", err);
     }
     lib.workspace = workspace;
     lib.workspace_bytes = bytes;
@@ -311,14 +311,14 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
     *n = 0;
     e = make_layouts(&l, c, a, b);
     if (e != KG_LT_OK)
-        return fail(e, "a matrix is not described", err);
+        return fail(e, "cannot describe a matrix", err);
     e = lib.call.heuristic(lib.lt, lib.desc[kind], l.b, l.a, l.c, l.c, lib.preference,
                            OFFERS, offers, &found);
     release(&l);
     if (e == KG_LT_NOT_SUPPORTED)
         return KG_OK;
     if (e != KG_LT_OK)
-        return fail(e, "no plans are offered", err);
+        return fail(e, "cannot list plans", err);
     for (int i = 0; i < found && *n < max; i++)
         if (is_allowed(&offers[i]))
             plans[(*n)++] = offers[i].plan;

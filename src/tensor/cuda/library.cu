@@ -174,7 +174,7 @@ static kg_status count_devices(int *n, struct kg_err *err)
         return refuse_driver(err);
     if (e == cudaSuccess || e == cudaErrorNoDevice)
         return kg_fail(err, KG_EDEVICE, "cuda: the driver has no device");
-    return kg_fail(err, KG_EDEVICE, "cuda: no device can be counted: %s",
+    return kg_fail(err, KG_EDEVICE, "cuda: cannot count the devices: %s",
                    cudaGetErrorString(e));
 }
 
