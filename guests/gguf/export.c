@@ -468,7 +468,7 @@ static kg_status write_file(struct job *j, const struct kg_json *config, const c
     KG_TRY(list(j, err));
     for (int i = 0; i < 2; i++)
         if (j->fall_backs[i] > 0)
-            kg_log_warn("%zu tensors have rows that are not multiples of %d values: they "
+            kg_log_warn("%zu tensors have rows whose length is no multiple of %d: they "
                         "are written as %s",
                         j->fall_backs[i], j->wanted->values, fall_back[i]);
     KG_TRY(kg_gguf_begin(&j->w, path, err));

@@ -115,8 +115,8 @@ static kg_status refuse(const char *found, struct kg_err *err)
     return kg_fail(
         err, KG_EUNSUPPORTED,
         "chat template: expected one that writes messages between fixed texts, "
-        "which a template of Ollama can say, found %s; without --ollama the "
-        "GGUF file has the chat template as it is",
+        "which an Ollama template can express, found %s; without --ollama the "
+        "GGUF file contains the chat template unchanged",
         found);
 }
 

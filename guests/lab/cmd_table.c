@@ -81,7 +81,7 @@ static const char *conflict(void)
     if (over && !svg && differences.n == 0)
         return "--over: expected --difference or --svg with it, found neither";
     if (over && metrics.n == KG_CELLS_METRICS)
-        return "--over: expected fewer metrics";
+        return "--over: expected one --metric fewer";
     if ((svg || survival) && metrics.n > 1)
         return "expected one --metric with --svg or --survival, found more";
     if (svg && survival)

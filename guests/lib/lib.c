@@ -100,7 +100,7 @@ kg_status kg_lib_check_logp(const double *x, int64_t n, const char *name,
     for (int64_t i = 0; x && i < n; i++)
         if (x[i] > most && isfinite(x[i]))
             return kg_fail(err, KG_EINVAL,
-                           "%s[%lld]: expected a log-prob, 0 at most, found %g", name,
+                           "%s[%lld]: expected a log-prob of at most 0, found %g", name,
                            (long long)i, x[i]);
     return KG_OK;
 }

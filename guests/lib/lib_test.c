@@ -809,7 +809,7 @@ static void the_loss_refuses_what_is_absent_or_not_finite(void **state)
     batch_init(&b);
     b.logp[4] = 1e308;
     refuses(kedge_loss(&b.grad, algo, &b.rows, &err), KEDGE_EINVAL,
-            "rows.logp[4]: expected a log-prob, 0 at most, found 1e+308");
+            "rows.logp[4]: expected a log-prob of at most 0, found 1e+308");
     batch_init(&b);
     b.begin[S] = N + 1;
     refuses(kedge_loss(&b.grad, algo, &b.rows, &err), KEDGE_EINVAL, "seq_begin[3]");
@@ -840,7 +840,8 @@ static void what_stands_around_the_loss(void **state)
     assert_true(reward[0] == -0.25 && reward[1] == 0 && reward[2] == 1.5);
     assert_true(fabs(mean + 0.5 / 3) < 1e-15);
     refuses(kedge_kl_reward(reward, &mean, algo, 1, begin, old, above, &err),
-            KEDGE_EINVAL, "anchor_logp[1]: expected a log-prob, 0 at most, found 1e+308");
+            KEDGE_EINVAL,
+            "anchor_logp[1]: expected a log-prob of at most 0, found 1e+308");
     refuses(kedge_kl_advantage(reward, &mean, NULL, algo, 1, begin, old, anchor, &err),
             KEDGE_EINVAL, "kl.in: expected advantage or advantage-future, found loss");
     must(kedge_algo_set(algo, "kl.in", "advantage-future", &err));

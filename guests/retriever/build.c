@@ -530,7 +530,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
         KG_TRY(kg_dense_writer_end(b->dense, err));
     drop_statements(b);
     sqlite3_progress_handler(b->db, STEPS_BETWEEN_LOOKS, is_stopped, NULL);
-    kg_phase_begin(0, NULL, "merging the word lists (SQLite does not say how far it is)");
+    kg_phase_begin(0, NULL, "merging the word lists (SQLite reports no progress)");
     kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
                     (long long)b->info->passages);
     KG_TRY(kg_sql_exec(b->db, path,

@@ -76,8 +76,8 @@ static const struct kind {
     {"IxFl", "flat, of another metric"},
     {"IHNf", "HNSW, a graph over vectors"},
     {"IwFl", "inverted lists"},
-    {"IxMp", "flat or other, with ids of its own"},
-    {"IxM2", "flat or other, with ids of its own"},
+    {"IxMp", "flat or other, with its own ids"},
+    {"IxM2", "flat or other, with its own ids"},
     {"IxPT", "a transformation before another index"},
     {"IxSQ", "vectors in fewer bits"},
     {"IxPq", "product-quantized vectors"},
@@ -99,10 +99,9 @@ static kg_status open_faiss(struct kg_vectors *v, const struct bytes *b,
     uint64_t trained, metric, count;
 
     if (kind->what)
-        return kg_fail(
-            err, KG_EUNSUPPORTED,
-            "%s: expected a FAISS index that is flat (IxFI, or IxF2), found %s: %s",
-            b->name, kind->letters, kind->what);
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected a flat FAISS index (IxFI or IxF2), found %s: %s",
+                       b->name, kind->letters, kind->what);
     if (b->n < FAISS_HEADER)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected the %d bytes that a flat FAISS index begins with, "

@@ -93,10 +93,11 @@ static kg_status check_inputs(const struct learning *l, struct kg_err *err)
         return kg_fail(err, KG_EINVAL, "loss_fn_inputs: %s needs logprobs and advantages",
                        b->loss);
     if (k != b->k)
-        return kg_fail(err, KG_EINVAL,
-                       "loss_fn_inputs.topk_ids: this loss reads %d ids of a token, the "
-                       "sampler's most likely (topk_sample_logprobs), found %d",
-                       k, b->k);
+        return kg_fail(
+            err, KG_EINVAL,
+            "loss_fn_inputs.topk_ids: expected %d ids per token, the likeliest "
+            "of the sampler (topk_sample_logprobs), found %d",
+            k, b->k);
     return KG_OK;
 }
 

@@ -113,8 +113,8 @@ static kg_status check_fields(const struct kg_json *r, struct kg_err *err)
         if (kg_json_type(v) != KG_JSON_NULL && kg_json_bool(v, true) &&
             kg_json_int(v, 1) != 0)
             return kg_fail(err, KG_EUNSUPPORTED,
-                           "%s: expected null, false or 0, found another value; kedge "
-                           "does not have it",
+                           "%s: expected null, false or 0, found another value, which "
+                           "kedge does not support",
                            fields[i]);
     }
     return KG_OK;

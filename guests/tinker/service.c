@@ -145,7 +145,7 @@ static kg_status create_session(struct kg_str *out, struct kg_tinker_user *u,
     KG_TRY(kg_str_pick(&which, KG_EUNSUPPORTED, "sdk_version (those tested)", version,
                        tested, sizeof tested / sizeof *tested, sizeof *tested, err));
     if (getentropy(&random, sizeof random) != 0)
-        return kg_fail(err, KG_EIO, "no random bytes for a session");
+        return kg_fail(err, KG_EIO, "cannot read random bytes");
     snprintf(id, sizeof id, "%016llx", (unsigned long long)random);
     KG_TRY(kg_tinker_add_handle(u, id, NULL, err));
     return kg_str_printf(out, err,
@@ -562,8 +562,7 @@ static kg_status start(struct kg_tinker *t, struct kg_err *err)
     };
     KG_TRY(kg_http_server_start(&t->http, &opts, err));
     t->works = pthread_create(&t->worker, NULL, kg_tinker_work, t) == 0;
-    return t->works ? KG_OK
-                    : kg_fail(err, KG_ENOMEM, "--train: no thread for the models");
+    return t->works ? KG_OK : kg_fail(err, KG_ENOMEM, "--train: cannot start a thread");
 }
 
 kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opts,

@@ -228,7 +228,7 @@ kg_status kg_tinker_save(const struct kg_tinker_model *m,
     if (status == KG_OK)
         status = kg_file_rename_dir(temporary.text, to.text, err);
     if (status != KG_OK && kg_file_remove_tree(temporary.text, &ignored) != KG_OK)
-        return kg_err_prefix(err, "%s stays", temporary.text);
+        return kg_err_prefix(err, "%s was not removed", temporary.text);
     return status;
 }
 

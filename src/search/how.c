@@ -96,9 +96,9 @@ static kg_status check_passages(const struct kg_index *index,
 {
     if (how->passages == 0 || how->passages == index->info.passages)
         return KG_OK;
-    return kg_fail(
-        err, KG_ECONFLICT, "%s: expected %lld passages (search.passages), found %lld",
-        index->path, (long long)how->passages, (long long)index->info.passages);
+    return kg_fail(err, KG_ECONFLICT,
+                   "%s: expected %lld passages, as configured, found %lld", index->path,
+                   (long long)how->passages, (long long)index->info.passages);
 }
 
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,

@@ -141,14 +141,14 @@ static kg_status put(struct kg_str *out, const struct gradient *g, const struct 
 
     return kg_str_printf(
         out, err,
-        json ? "{\"name\": \"exchange of a gradient beside its bytes alone\", \"ranks\": "
-               "%d, \"bytes\": %llu, \"share\": %.4g, \"part\": %.4g, \"whole\": %.4g, "
-               "\"additions\": %.4g, \"share_of_both\": %.4g, \"unit\": \"s\", "
-               "\"at_most\": %g, \"met\": %s}\n"
-             : "a gradient over %d ranks, each sends %llu bytes: %.3f of the time to "
-               "send the bytes alone (%.3g of %.3g s), with its additions by themselves "
-               "(%.3g s) "
-               "%.3f of both  [at most %g: %s]\n",
+        json
+            ? "{\"name\": \"exchange of a gradient beside its bytes alone\", \"ranks\": "
+              "%d, \"bytes\": %llu, \"share\": %.4g, \"part\": %.4g, \"whole\": %.4g, "
+              "\"additions\": %.4g, \"share_of_both\": %.4g, \"unit\": \"s\", "
+              "\"at_most\": %g, \"met\": %s}\n"
+            : "a gradient over %d ranks, each sends %llu bytes: time / time of its bytes "
+              "alone %.3f (%.3g s / %.3g s), additions alone %.3g s, time / (bytes + "
+              "additions) %.3f  [at most %g: %s]\n",
         g->ranks->n, (unsigned long long)g->sent, share, t->part[TURNS / 2],
         t->whole[TURNS / 2], t->added[TURNS / 2], t->both[TURNS / 2], at_most,
         json  ? met ? "true" : "false"

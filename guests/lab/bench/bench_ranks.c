@@ -187,7 +187,7 @@ static kg_status put_line(struct kg_bench_report *r, const struct mail *m,
                                    "\"ranks\": %d, \"over\": \"%s\", \"alpha\": %.4g, "
                                    "\"beta\": %.4g, \"worst\": %.3g}\n"
                                  : "%d ranks over %s: alpha %.3g s, beta %.3g s a byte, "
-                                   "every size within %.0f %% of this sum\n",
+                                   "every size within %.0f %% of alpha + beta x bytes\n",
                          ranks->n, over, line->alpha, line->beta,
                          r->json ? line->worst : 100 * line->worst);
 }

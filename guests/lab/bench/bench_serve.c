@@ -240,8 +240,8 @@ static kg_status report(struct kg_str *out, const struct load *l, struct kg_err 
     KG_TRY(put_row(out, l, "served, all streams", work / least(l->served_s, n),
                    work / served, "tokens/s", err));
     KG_TRY(put_row(out, l, "served / alone, paired rounds", 100 / least(l->ratio, n),
-                   100 / median(l->ratio, n), "% (asked: 90)", err));
-    return put_row(out, l, "processor time, alone and served, clients too",
+                   100 / median(l->ratio, n), "% (target: 90)", err));
+    return put_row(out, l, "processor time, alone and served (with clients)",
                    1e6 * l->alone_cpu / (work * n), 1e6 * l->served_cpu / (work * n),
                    "us a token", err);
 }

@@ -180,7 +180,7 @@ static kg_status bench_one(struct kg_bench_report *r, struct pass *p, const char
     struct kg_bench_share share = {.name = limit,
                                    .whole = ONE_SECONDS * 1e3,
                                    .unit = "ms",
-                                   .of = "what is asked",
+                                   .of = "the target",
                                    .bar = {.limit = 1, .at_most = true}};
     struct kg_bench_timing t;
 

@@ -221,7 +221,7 @@ static void every_passage_has_one_vector(void **state)
     all_made();
     put_npy(made[0], MANY - 1, DIM);
     refused(MODEL, KG_EFORMAT,
-            "expected a vector of each passage, found 149 and one more passage");
+            "expected a vector of each passage, found 149 vectors for more passages");
     /* the sample is other passages' then, until there are none */
     put_npy(made[0], MANY, DIM);
     put_corpus(1);

@@ -161,7 +161,7 @@ static kg_status add_given(struct kg_dense_writer *w, const struct kg_text *text
     if (row >= w->given.rows)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected a vector of each passage, found %" PRId64
-                       " and one more passage",
+                       " vectors for more passages",
                        w->given_path, w->given.rows);
     if (kg_given_sampled(&w->given, row))
         KG_TRY(check_given(w, row, text, err));

@@ -348,7 +348,8 @@ static void values_that_are_none_are_refused(void **state)
          KG_EFORMAT, "max_seq_length: expected an integer of at least 1, found"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16",
          "\"max_seq_length\": \"12\"", KG_EFORMAT,
-         "max_seq_length: expected an integer of at least 1, found another value or "
+         "max_seq_length: expected an integer of at least 1, found another value, of "
+         "type "
          "string"},
     };
 

@@ -83,7 +83,7 @@ static kg_status take_module(struct modules *m, const struct kg_json_doc *doc,
                        doc->where, type);
     if (!kg_hub_is_inside(path))
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the pooling in a folder of this one, found it in "
+                       "%s: expected the pooling in a folder inside this one, found "
                        "'%.200s'",
                        doc->where, path);
     m->pooling = kg_mem_strdup(path, err);
@@ -193,7 +193,7 @@ static kg_status take_length(int32_t *out, const struct kg_json_doc *doc, int32_
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: max_seq_length: expected an integer of at least 1, found another "
-                   "value or %s",
+                   "value, of type %s",
                    doc->where, kg_json_type_name(found));
 }
 
