@@ -100,8 +100,8 @@ kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_abo
 
 static const char claims_text[] =
     "\n"
-    "The `unbiased` columns are for on-policy (y drawn from p) / off-policy (y drawn\n"
-    "from an older policy, with the importance weight if the row uses one), at a fixed\n"
+    "`Unbiased` columns give on-policy (y drawn from p) / off-policy (y drawn from an\n"
+    "older policy, with the importance weight if the row uses one), at a fixed\n"
     "context, while no clip, clamp, mask or truncation is active.\n"
     "`src/policy/claims_test.c` enumerates every cell; a dash means no claim.\n"
     "\n";
@@ -120,7 +120,7 @@ static const char against_other[] =
     "it omits the ratio of\nthe prefix, as is usual in practice. Score functions (`-A "
     "log p`) have the gradient\nbut not the value.\n"
     "\n"
-    "Column `bounds` says what the row's trust region bounds. A token beyond the "
+    "Column `bounds` shows what the row's trust region bounds. A token beyond the "
     "bound\nhas no gradient if its step would lead further. `softly` means that the "
     "gradient\nshrinks or changes its sign instead. A token with a bounded weight keeps "
     "a gradient,\nwith the weight at its bound.\n";
@@ -275,9 +275,9 @@ static const char averages[] =
     "The columns above refer to one context. Over completions an estimator is\n"
     "averaged with weights. A weight may depend on the samples: through "
     "the\ncompletion's length, or through a filter that reads the completion. Estimator "
-    "and\nweight are then not independent, which may cause a bias.\n\nA cell is about "
-    "every context: is the expected gradient equal to the gradient of the\nexact KL at "
-    "this context, times the expected weight of the context? There are "
+    "and\nweight are then not independent, which may cause a bias.\n\nA cell answers, "
+    "for every context: is the expected gradient equal to the gradient of the\nexact KL "
+    "at this context, times the expected weight of the context? There are "
     "four\nsituations:\n\n1. without a filter (truncated completions may be left out of "
     "the policy term);\n2. with dynamic sampling and the KL of every sampled completion; "
     "the number of these\n   completions depends on the rewards;\n3. with dynamic "
@@ -286,7 +286,7 @@ static const char averages[] =
     "KL, by `algo.mask_truncated` and\n   `kl.after_filter`.\n"
     "\n"
     "`fades`: biased, with a bias that falls as 1 / N with the number of completions\n"
-    "per update. Cells hold on- and off-policy, with importance weight, for 0 < k < V.\n"
+    "per update. Cells hold on- and off-policy (with importance weight), for 0 < k < V.\n"
     "`src/policy/tree_test.c` enumerates every cell (for a `fades` in the second\n"
     "situation, it checks that there is a bias).\n"
     "\n";

@@ -508,7 +508,7 @@ static verdict words(struct kg_math_compare *c, int gold, int answer)
     size_t an = 0;
 
     if (!letters(c, gold, g, sizeof g, &gn) || !letters(c, answer, a, sizeof a, &an))
-        return kg_math_conclude(c, KG_MATH_WRONG, "words against a formula");
+        return kg_math_conclude(c, KG_MATH_WRONG, "words compared with a formula");
     if (gn == 0 || gn != an || memcmp(g, a, gn) != 0)
         return kg_math_conclude(c, KG_MATH_WRONG, "the words are different");
     return kg_math_conclude(c, KG_MATH_RIGHT, "the words are the same");
@@ -616,7 +616,7 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
         return kg_math_conclude(c, gs == as ? KG_MATH_RIGHT : KG_MATH_WRONG, "infinity");
     if (kg_math_is_infinite(c, gold, &gs) != kg_math_is_infinite(c, answer, &as) &&
         !(has_infinity(c, gold) && has_infinity(c, answer)))
-        return kg_math_conclude(c, KG_MATH_WRONG, "infinity against something else");
+        return kg_math_conclude(c, KG_MATH_WRONG, "only one answer is infinity");
     if (is_constant_set(c, gold) || is_constant_set(c, answer))
         return kg_math_conclude(c, KG_MATH_WRONG,
                                 "a set compared with another kind of answer");
@@ -681,7 +681,7 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
                                         : KG_MATH_WRONG,
                                     "the empty set");
         if ((g == KG_MATH_TUPLE || a == KG_MATH_TUPLE) && !c->opts->lenient)
-            return kg_math_conclude(c, KG_MATH_WRONG, "a set against a tuple");
+            return kg_math_conclude(c, KG_MATH_WRONG, "a set compared with a tuple");
         return lists(c, left, right, false);
     }
     if ((g == KG_MATH_TUPLE && is_segment(c, gold)) ||

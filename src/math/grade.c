@@ -576,7 +576,7 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
 static const struct kg_math_mode modes[] = {
     {"default", "exact arithmetic on the value of the answer", NULL,
      kg_math_grade_default},
-    {"ema-pg", "mathd; if that says wrong, by algebra after string normalisation",
+    {"ema-pg", "mathd, or else algebra after string normalisation",
      "EMA-PG math/rllm/rewards/math_reward.py", kg_math_grade_ema_pg},
     {"mathd", "equal strings after the normalisation of the MATH data set",
      "EMA-PG math/rllm grade_answer_mathd", kg_math_grade_mathd},

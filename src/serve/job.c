@@ -456,8 +456,8 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
                    "sampling_mask: expected at most %lld ids kept by truncation, over "
-                   "all tokens of a request, found more: set top_k, lower max_tokens, or "
-                   "sample without truncation",
+                   "all tokens of a request, found more: set top_k, lower max_tokens, "
+                   "sample without truncation, or raise --max-held",
                    (long long)most);
 }
 

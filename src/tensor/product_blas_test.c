@@ -663,7 +663,7 @@ static void unpinned_a_shape_without_plans_is_refused(void **state)
                      KG_EDEVICE);
     assert_string_equal(err.message,
                         "cublas 13.1.0: product of bf16 to fp32, 3 x 24 of 48 factors: "
-                        "expected an algorithm, cuBLAS offers none");
+                        "expected an algorithm of cuBLAS, found none");
     release(&o);
 }
 

@@ -245,8 +245,9 @@ kg_status kg_reader_unigram(struct kg_reader *r, const struct kg_json *model,
     const int64_t n = (int64_t)kg_json_size(vocab);
     int64_t max = n - 1;
     if (n == 0 || n > KG_VOCAB_MAX_IDS)
-        return kg_fail(r->err, KG_EUNSUPPORTED, "%s: model.vocab has %lld pieces",
-                       r->where, (long long)n);
+        return kg_fail(r->err, KG_EUNSUPPORTED,
+                       "%s: model.vocab: expected 1 to %d pieces, found %lld", r->where,
+                       KG_VOCAB_MAX_IDS, (long long)n);
     if (kg_json_type(unk) != KG_JSON_NULL &&
         (kg_json_int(unk, -1) < 0 || kg_json_int(unk, -1) >= n))
         return kg_reader_refuse(r, "model", "unk_id", unk, "null or the id of a piece");

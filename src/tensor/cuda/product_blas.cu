@@ -496,7 +496,7 @@ static bool is_new(const struct plan_class *c, const struct plan_class *before, 
 static kg_status define_classes(struct plan_class classes[REFERENCES], int *n,
                                 const struct pinned *p, struct kg_err *err)
 {
-    const char *why = "expected a plan without split sums, offered none", *this_one;
+    const char *why = "expected a plan without split sums, found none", *this_one;
     struct kg_lt_plan plans[REFERENCES];
     struct trial t;
     int offered;
@@ -564,7 +564,7 @@ static kg_status pin_tokens(struct pinned *p, struct kg_err *err)
 
     KG_TRY(offer(&p->reference, &n, 1, p, MANY, err));
     return n > 0 ? KG_OK
-                 : refuse(p, "expected a plan without split sums, offered none", err);
+                 : refuse(p, "expected a plan without split sums, found none", err);
 }
 
 static kg_status pin(struct pinned *p, struct kg_err *err)

@@ -180,7 +180,7 @@ static kg_status choose(const struct trial *t, struct kg_err *err)
         return KG_OK;
     return kg_fail(err, KG_EDEVICE,
                    "cublas %s: product of bf16 to %s, %lld x %lld of %lld factors: "
-                   "expected an algorithm, cuBLAS offers none",
+                   "expected an algorithm of cuBLAS, found none",
                    kg_blas_version(), kg_dtype_traits(t->of->dtype)->name,
                    (long long)t->of->m, (long long)t->of->n, (long long)t->of->k);
 }
