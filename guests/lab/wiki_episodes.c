@@ -97,7 +97,7 @@ static kg_status act(struct episode *e, const char *text, struct kg_err *err)
     if (result.next == KG_ENV_DONE || !result.valid)
         return kg_fail(err, KG_EFORMAT,
                        "expected an environment that answers '%.40s', found %s", text,
-                       result.valid ? "the end of the episode" : "no such action");
+                       result.valid ? "the end of the episode" : "an invalid action");
     while (result.next == KG_ENV_WAIT && !e->arrived)
         KG_TRY(e->play->row->poll(e->play->env, WAIT_MS, keep_observation, e, err));
     return KG_OK;

@@ -378,7 +378,7 @@ static kg_status put_info(struct kg_str *out, const struct kg_index_info *info,
         out, err,
         "%s: %lld passages, %lld words (%lld distinct), %s; BM25 k1 %g b %g, %s", path,
         (long long)info->passages, (long long)info->tokens, (long long)info->terms, size,
-        info->bm25.k1, info->bm25.b, info->stemmed ? "stemmed" : "words as they are"));
+        info->bm25.k1, info->bm25.b, info->stemmed ? "stemmed" : "not stemmed"));
     if (info->dim > 0)
         KG_TRY(put_vectors(out, info, err));
     return kg_str_printf(out, err, "; hash %016" PRIx64 "\n", info->hash);

@@ -320,7 +320,7 @@ static kg_status sync_tree(const char *path, struct kg_err *err)
 static kg_status rename_to(const char *from, const char *to, struct kg_err *err)
 {
     if (kg_file_fails() || rename(from, to) != 0)
-        return kg_file_fail(err, to, "put the finished folder in its place");
+        return kg_file_fail(err, to, "rename the finished folder to this name");
     return kg_file_sync_parent(to, err);
 }
 
@@ -403,6 +403,6 @@ kg_status kg_file_replace(const char *from, const char *to, struct kg_err *err)
 {
     KG_TRY(sync_file(from, err));
     if (kg_file_fails() || rename(from, to) != 0)
-        return kg_file_fail(err, to, "put the finished file in its place");
+        return kg_file_fail(err, to, "rename the finished file to this name");
     return kg_file_sync_parent(to, err);
 }

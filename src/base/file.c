@@ -445,7 +445,7 @@ out:
 static kg_status settle(const char *temporary, const char *path, struct kg_err *err)
 {
     if (sys_rename(temporary, path) != 0) {
-        kg_file_fail(err, path, "put the finished file in its place");
+        kg_file_fail(err, path, "rename the finished file to this name");
         unlink(temporary);
         return err->code;
     }

@@ -261,7 +261,7 @@ static kg_status start_dictionary_values(struct kg_parquet_column *c, struct byt
                                          struct kg_err *err)
 {
     if (!c->has_dictionary)
-        return kg_fail(err, KG_EFORMAT, "expected a dictionary before it, found none");
+        return kg_fail(err, KG_EFORMAT, "expected an earlier dictionary, found none");
     if (b.p == b.end) { /* all values of the page are absent */
         kg_parquet_runs_start(&c->value_runs, b.p, 0, 0);
         return KG_OK;

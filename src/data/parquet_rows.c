@@ -312,7 +312,7 @@ static kg_status put_row(struct kg_parquet_rows *r, struct kg_err *err)
         kg_fail(err, KG_EFORMAT, "expected the start of row %lld, found %s",
                 (long long)r->number,
                 rep_of(&r->cursors[i]) < 0 ? "the end of the column"
-                                           : "a list that goes on");
+                                           : "a list that continues");
         return kg_parquet_column_blame(r->cursors[i].column, err);
     }
     return put_struct(r, r->file->nodes, err);

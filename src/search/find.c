@@ -256,9 +256,9 @@ static kg_status collect(struct kg_searcher *s, const char *query, size_t n,
         *err = s->err;
         return s->status;
     }
-    return code == SQLITE_OK
-               ? KG_OK
-               : kg_sql_fail(err, NULL, code, s->index->path, "cut the query into words");
+    return code == SQLITE_OK ? KG_OK
+                             : kg_sql_fail(err, NULL, code, s->index->path,
+                                           "split the query into words");
 }
 
 static kg_status look_up(struct kg_searcher *s, struct word *w, struct kg_err *err)

@@ -60,7 +60,7 @@ kg_status kg_reader_check(struct kg_reader *r, const char *path,
             field++;
         if (!field->key)
             return kg_reader_refuse(r, path, key, value,
-                                    "no such field (it is not known to kedge)");
+                                    "no such field (kedge does not know it)");
         KG_TRY(check_rule(r, path, field, value));
     }
     return KG_OK;
