@@ -239,8 +239,8 @@ static kg_status check_no_others(const struct kg_model *m, const struct kg_st_se
             at++;
         if (at == m->n_params)
             return kg_fail(err, KG_EUNSUPPORTED,
-                           "%s: tensor %s: expected a tensor of a target of "
-                           "adapter_config.json in the model at %.200s, found none",
+                           "%s: tensor %s: belongs to no target of adapter_config.json "
+                           "in the model at %.200s",
                            t->file, t->name, m->dir);
     }
     return KG_OK;

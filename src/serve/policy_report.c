@@ -40,7 +40,7 @@ static kg_status take_number(struct kg_policy_numbers *to, struct kg_traj *t,
         return KG_OK;
     if (kg_further_find(&k, names, name, &full) != KG_OK) {
         if (!to->dropped)
-            kg_log_warn("%s: %s; it and all later ones are dropped", to->key,
+            kg_log_warn("%s: %s; this and later new names are dropped", to->key,
                         full.message);
         to->dropped = true;
         return KG_OK;
