@@ -297,7 +297,7 @@ static void broken_files_are_refused_with_the_byte(void **state)
         {"token_embd.weight", 29, (uint64_t)1 << 62, 8, "less than 2^64 bytes"},
         {"token_embd.weight", 37, 16, 4, "found 16 (IQ2_XXS)"},
         {"token_embd.weight", 37, 99, 4, "found 99 (unknown)"},
-        {"token_embd.weight", 41, 32, 8, "expected its data at 0"},
+        {"token_embd.weight", 41, 32, 8, "expected its data at offset 0"},
         {"blk.0.attn_q", 23, 33, 8, "rows of whole blocks of 32 values (Q8_0)"},
         {"blk.0.attn_q", 31, 3, 8, "expected blk.0.attn_q.weight (102 bytes), found 68"},
         {"blk.0.attn_q", 43, 0, 8,

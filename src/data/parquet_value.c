@@ -32,7 +32,7 @@ static kg_status check_text(const struct kg_parquet_text *t, struct kg_err *err)
     if (kg_utf8_is_valid(t->data, t->n))
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "expected UTF-8 text, found %zu bytes that are not UTF-8", t->n);
+                   "expected UTF-8 text, found %zu bytes that are not", t->n);
 }
 
 static kg_status add_unsigned(struct kg_json_builder *b,

@@ -743,7 +743,7 @@ static void test_a_config_is_understood_or_refused(void **state)
         {HEAD T ", \"layers_to_transform\": [0, 1], \"layers_pattern\": [\"layers\"]}",
          NULL},
         {HEAD T ", \"layers_to_transform\": 1, \"layers_pattern\": \"h\"}",
-         "key 'layers_pattern': expected layers, found \"h\""},
+         "key 'layers_pattern': expected \"layers\", found \"h\""},
         {HEAD T ", \"layers_to_transform\": [-1]}",
          "expected layer numbers from 0, found -1"},
         {HEAD T ", \"layers_pattern\": \"layers\"}",

@@ -263,7 +263,7 @@ static void decoding_names_the_place_of_a_bad_id(void **state)
     (void)state;
     assert_int_equal(kg_tokenizer_decode_text(&text, tok, ids, 3, false, &why),
                      KG_EINVAL);
-    assert_non_null(strstr(why.message, "place 2"));
+    assert_non_null(strstr(why.message, "index 2"));
     kg_str_release(&text);
     kg_tokenizer_close(tok);
 }

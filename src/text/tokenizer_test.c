@@ -337,7 +337,7 @@ static void ids_out_of_range_are_refused(void **state)
     for (size_t i = 0; i < 3; i++) {
         int32_t ids[] = {'a', bad[i]};
         assert_int_equal(kg_tokenizer_decode(&text, tok, ids, 2, false, &err), KG_EINVAL);
-        assert_non_null(strstr(err.message, "place 1"));
+        assert_non_null(strstr(err.message, "index 1"));
     }
     kg_str_release(&text);
     kg_tokenizer_close(tok);

@@ -341,7 +341,7 @@ static void values_that_are_none_are_refused(void **state)
         {"config.json", "\"layer_norm_eps\": 1e-12", "\"layer_norm_eps\": -1", KG_EFORMAT,
          "layer_norm_eps: expected a number between 0 and 1, found"},
         {"modules.json", "\"1_Pooling\"", "\"../1_Pooling\"", KG_EFORMAT,
-         "expected the pooling in a folder of this one, found it in '../1_Pooling'"},
+         "expected the pooling in a folder inside this one, found '../1_Pooling'"},
         {"modules.json", "\"1_Pooling\"", "\"2_Pooling\"", KG_EINVAL,
          "expected 2_Pooling/config.json, or --pooling"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": 0",
