@@ -91,7 +91,7 @@ static const struct bad {
      "Unrecognized request argument supplied: colour"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"messages\":[]}", "messages", "Unrecognized"},
     {KG_API_COMPLETION, "{\"prompt\":1}", "prompt", "found integer 1"},
-    {KG_API_COMPLETION, "{\"prompt\":[]}", "prompt", "at least one"},
+    {KG_API_COMPLETION, "{\"prompt\":[]}", "prompt", "non-empty array"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"model\":3}", "model", "a string"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"temperature\":\"1\"}", "temperature",
      "found string \"1\""},
