@@ -400,9 +400,9 @@ static void a_backend_of_rows_refuses_panels(void **state)
     assert_true(kg_weights(be, m.data, KG_F32, 16, 16).layout == KG_ROWS);
     p.layout = KG_PANELS;
     assert_int_equal(kg_op_cast(be, p, m, &err), KG_EINVAL);
-    assert_string_equal(err.message, "cast: dst lies in panels, expected rows");
+    assert_string_equal(err.message, "cast: dst is in panels, expected rows");
     assert_int_equal(kg_op_matmul(be, c, m, p, KG_MATMUL_NT, false, &err), KG_EINVAL);
-    assert_string_equal(err.message, "matmul NT: b lies in panels, expected rows");
+    assert_string_equal(err.message, "matmul NT: b is in panels, expected rows");
     buffer_free(m.data);
     buffer_free(c.data);
     buffer_free(p.data);
@@ -415,7 +415,7 @@ static void panels_are_refused_where_nobody_reads_them(void **state)
     struct kg_mat c = matrix(KG_F32, 16, 16);
     const struct kg_backend *be = backend();
     assert_int_equal(kg_op_matmul(be, c, p, m, KG_MATMUL_NT, false, &err), KG_EINVAL);
-    assert_string_equal(err.message, "matmul NT: a lies in panels, expected rows");
+    assert_string_equal(err.message, "matmul NT: a is in panels, expected rows");
     assert_int_equal(kg_op_matmul(be, c, m, p, KG_MATMUL_TN, false, &err), KG_EINVAL);
     assert_int_equal(kg_op_matmul(be, p, m, m, KG_MATMUL_NN, false, &err), KG_EINVAL);
     buffer_free(m.data);
