@@ -493,8 +493,8 @@ static void missing_and_extra_experts_are_named(void **state)
              "tensor model.layers.1.block_sparse_moe.experts.3.w2.weight is missing");
     try_open(fewer, same,
              "tensor model.layers.0.block_sparse_moe.gate.weight: expected shape [3, 16] "
-             "by config.json, found [4, 16]");
-    try_open(wider, same, "expected shape [10, 16] by config.json, found [12, 16]");
+             "(from config.json), found [4, 16]");
+    try_open(wider, same, "expected shape [10, 16] (from config.json), found [12, 16]");
     try_open(
         less, same,
         "tensor model.layers.2.block_sparse_moe.experts.0.w1.weight: not a tensor of "
