@@ -769,7 +769,7 @@ static void attention_stays_within_its_rows(void **state)
         {{5, 3, 2, 1}, last, "needs blocks 1..1 of a table of 1"},
         {{5, 3, 2, -1}, last, "needs blocks -1..-1 of a table of 1"},
         {{5, 3, 2, 1}, table, "block 0 of sequence 0 is cache block 2"},
-        {{5, 3, 2, 2}, table, "page -1"},
+        {{5, 3, 2, 2}, table, "cache block -1"},
         {{5, 3, 67, 3}, table, NULL}, /* 70 keys: all of page 0, 6 of page 1 */
         {{5, 3, 68, 3}, table, "block 1 of sequence 0"},
     };
