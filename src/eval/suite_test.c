@@ -74,8 +74,7 @@ static void a_suite_that_is_wrong_says_where(void **state)
         {"sets:\n  a:\n    task: math\n", KG_EINVAL, "expected a data file, found none"},
         {"sets:\n  a:\n    data: data.jsonl\n    task: environment\n", KG_EINVAL,
          "set a: env external and task environment: expected both or neither, found none "
-         "and "
-         "environment"},
+         "and environment"},
         {"sets:\n  a:\n    data: data.jsonl\n    grader: mathematica\n", KG_EINVAL,
          "sets.a.grader: expected one of default, ema-pg"},
         {"sets:\n  a:\n    data: data.jsonl\n    samples: 4\n    pass_k: [2, 5]\n",

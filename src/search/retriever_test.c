@@ -308,8 +308,7 @@ static void an_index_has_as_many_passages_as_are_expected(void **state)
     (void)state;
     make_index();
     assert_int_equal(kg_retriever_open(&r, &o, &err), KG_ECONFLICT);
-    assert_non_null(
-        strstr(err.message, "expected 4 passages, as configured, found 3"));
+    assert_non_null(strstr(err.message, "expected 4 passages, as configured, found 3"));
     o.how.passages = 3;
     must(kg_retriever_open(&r, &o, &err));
     kg_retriever_close(r);
