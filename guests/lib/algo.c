@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-/* Keys of the preset that concern the run around the algorithm are left to the user. */
 static kg_status apply_preset(struct kg_algo *algo, const char *name, struct kg_err *err)
 {
     const struct kg_preset *preset;

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-static _Atomic int threads; /* 0: what the caller's OpenMP says */
+static _Atomic int threads; /* 0: the number of the caller's OpenMP */
 
 void kedge_set_threads(int n) { atomic_store(&threads, n > 0 ? n : 0); }
 
@@ -23,12 +23,12 @@ int kedge_get_threads(void)
 }
 
 /* ---- a call that multiplies ---- */
-/* Of floating point, that the caller has set; of a thread that enter's team did not have,
- * kedge's own, which leave makes nothing of. */
+/* The thread's floating-point mode before enter(), which leave() restores. On a thread
+ * that was not in enter()'s team it is KG_FP_EXACT, and leave() changes nothing. */
 static _Thread_local unsigned mode = KG_FP_EXACT;
 
-/* The library's number of threads, and kedge's mode of floating point on each of them.
- * returns the number that was */
+/* Sets the library's number of threads, and KG_FP_EXACT on each of them.
+ * returns the caller's number of threads, for leave() */
 static int enter(void)
 {
     int before = kg_threads_swap(atomic_load(&threads));
@@ -61,8 +61,8 @@ static void copies_release(struct copies *c)
         kg_mem_free(c->block[--c->n]);
 }
 
-/* Room for n floats, with from's values where from is given.   *to stays NULL when not
- * wanted. */
+/* *to: n floats, with the values of `from` unless it is NULL; NULL if not wanted.
+ * copies_release frees them. */
 static kg_status copy(struct copies *c, float **to, bool wanted, const double *from,
                       int64_t n, struct kg_err *err)
 {
@@ -124,7 +124,7 @@ static kg_status check_dims(const struct kedge_head *h, struct kg_err *err)
     return kg_lib_given(h->weight, "head.weight", err);
 }
 
-/* The views never write through these pointers. */
+/* Casts const away: the head only reads through these views. */
 static struct kg_mat view(const void *data, int dtype, int64_t rows, int64_t cols)
 {
     return kg_mat((void *)(uintptr_t)data, dtype == KEDGE_BF16 ? KG_BF16 : KG_F32, rows,

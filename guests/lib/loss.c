@@ -19,7 +19,7 @@ struct kedge_metrics {
 enum { MOST_PARTS = 1024 };
 static const double MOST_SCORE = 1e9;
 
-/* Several rewards are for the rows that take each by itself. */
+/* Only rows of algo.advantage that read each reward separately take scores.part. */
 static kg_status check_parts(const struct kedge_scores *s, const struct kg_algo *algo,
                              struct kg_err *err)
 {
@@ -46,8 +46,8 @@ static kg_status check_parts(const struct kedge_scores *s, const struct kg_algo 
     return KG_OK;
 }
 
-/* Beyond these, differences and squares overflow or swallow everything else: as in
- * training, where graders are held to it. NaN and infinity are refused behind. */
+/* Squares of larger scores would overflow or absorb all others; training has the same
+ * limit for graders. NaN and infinity are left to policy/, which refuses them. */
 static kg_status check_sizes(const double *x, int64_t n, const char *name,
                              struct kg_err *err)
 {
@@ -240,8 +240,8 @@ int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
 
 /* ---- loss ---- */
 
-/* Rows without weights are the whole optimizer batch: weights and selection of their
- * own. block out: owned by the caller, after b's new pointers. */
+/* Rows without weights are a whole optimizer batch: computes its weights and selection.
+ * *block: the memory of b's new arrays; the caller frees it. */
 static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
                              const struct kg_algo *algo, struct kg_err *err)
 {

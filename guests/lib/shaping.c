@@ -37,7 +37,7 @@ double kedge_value_loss(double *dvalue, int *clipped, double value, double old_v
     return loss;
 }
 
-/* Offsets, and log-probs of as many tokens. */
+/* Checks the offsets, then one log-prob per token. */
 static kg_status check_record(const struct kg_policy_shape *shape, const double *old_logp,
                               const double *anchor_logp, struct kg_err *err)
 {
