@@ -17,7 +17,7 @@
 struct check {
     struct kg_str *out;
     struct kg_exact *exact; /* owned */
-    const char **name;      /* (n_names) borrowed; none: all */
+    const char **name;      /* (n_names) borrowed; empty: all rows */
     size_t n_names;
     struct kg_exact_keys keys;
     bool json;
@@ -77,7 +77,7 @@ static void write_number(char text[32], double x, enum form form)
         snprintf(text, 32, size < 9.95 ? "%.1f" : "%.0f", shown);
 }
 
-/* Three numbers, or one where they read the same. */
+/* Three numbers, or one if all three print alike. */
 static kg_status put_numbers(struct kg_str *out, const double x[KG_EXACT_PLACES],
                              enum form form, struct kg_err *err)
 {
@@ -271,7 +271,7 @@ static kg_status check_table(struct check *c, enum kg_policy_table table, bool *
     return KG_OK;
 }
 
-/* Every name is a row, and every key is read by one that is checked. */
+/* Refuses names that are no row. check_keys refuses keys that no checked row reads. */
 static kg_status check_names(const struct check *c, struct kg_err *err)
 {
     for (size_t n = 0; n < c->n_names; n++) {

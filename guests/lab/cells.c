@@ -18,7 +18,7 @@ enum { MOST_CELLS = 1 << 16, MOST_ROWS = 1 << 20, MOST_POINTS = 64 };
 
 struct row {
     char *pair;                 /* owned */
-    double x[KG_CELLS_METRICS]; /* metrics; after them what is under `over` */
+    double x[KG_CELLS_METRICS]; /* the metrics, then the value of `over` */
 };
 struct group {
     char *name; /* owned */
@@ -29,7 +29,7 @@ struct reading {
     const struct kg_cells_opts *opts;
     struct group *group;
     size_t n, room;
-    double start_sum; /* of the first metric over rows of the cell `start` */
+    double start_sum; /* of the first metric, over the rows of cell `start` */
     size_t start_rows;
 };
 
@@ -43,7 +43,7 @@ void kg_cells_release(struct kg_cells *c)
 
 /* ---- rows ---- */
 
-/* Text, or a number as it is written. */
+/* The key's value as text: a string, or a number as it is in the file. */
 static kg_status key_text(struct kg_str *out, const struct kg_json_doc *line,
                           const char *key, struct kg_err *err)
 {
@@ -154,7 +154,7 @@ static kg_status add_start(struct reading *r, const struct kg_json_doc *line,
     return KG_OK;
 }
 
-/* Of "TASK/CELL" and a seed: a row of CELL whose pair is "TASK/SEED". */
+/* From name "TASK/CELL" and pair "SEED": adds a row to CELL with pair "TASK/SEED". */
 static kg_status add_profile_row(struct reading *r, const char *name, const char *pair,
                                  const struct kg_json_doc *line, struct kg_err *err)
 {
@@ -219,8 +219,8 @@ out:
 
 /* ---- statistics ---- */
 
-/* Rows of a cell have pairs of their own: of as many in both, none is left over once
- * those of one were found in the other. */
+/* A pair occurs once in a cell. So if both cells have the same number of rows, and every
+ * pair of g is found in `against`, the pairs are the same. */
 static kg_status need_as_many(const struct group *g, const struct group *against,
                               const struct kg_cells_opts *opts, struct kg_err *err)
 {
@@ -262,7 +262,7 @@ static kg_eval_statistic statistic_of(const struct kg_cells_opts *opts)
     return opts->iqm ? kg_eval_iqm : kg_eval_mean;
 }
 
-/* What stands before the '/' of a pair, or nothing. */
+/* Length of a pair's stratum, the part before '/'; 0 without '/'. */
 static size_t stratum_length(const char *pair)
 {
     const char *slash = strchr(pair, '/');
@@ -270,8 +270,8 @@ static size_t stratum_length(const char *pair)
     return slash ? (size_t)(slash - pair) : 0;
 }
 
-/* Rows are sorted by pair, so those of a stratum are neighbours.
- * returns how many strata there are */
+/* Rows are sorted by pair, so the rows of a stratum are adjacent.   size: rows of each
+ * returns the number of strata */
 static size_t strata_of(size_t *size, const struct group *g,
                         const struct kg_cells_opts *opts)
 {
@@ -288,7 +288,7 @@ static size_t strata_of(size_t *size, const struct group *g,
     return n;
 }
 
-/* Else it would be the mix of tasks that is compared, too. */
+/* With strata of different sizes, a comparison would also compare the mix of tasks. */
 static kg_status need_equal_strata(const size_t *size, size_t n, const struct group *g,
                                    const struct kg_cells_opts *opts, struct kg_err *err)
 {
@@ -342,8 +342,8 @@ static double mean_over(const struct group *g, const struct kg_cells_opts *opts)
 
 /* ---- frontiers ---- */
 
-/* Points in order of x; those of one x have y in order too, so that what comes out does
- * not depend on the order they came in. */
+/* Orders points by x, then by y, so that the result does not depend on the order of the
+ * input. */
 static int by_x(const void *a, const void *b)
 {
     const struct kg_frontier_point *p = a, *q = b;
@@ -353,7 +353,7 @@ static int by_x(const void *a, const void *b)
     return (p->y > q->y) - (p->y < q->y);
 }
 
-/* p (n) is sorted and has `at`, a log x, in its range */
+/* y at log x = `at`, which is in the range of p (n), sorted by x */
 static double height(const struct kg_frontier_point *p, size_t n, double at)
 {
     size_t i = 0;
@@ -387,7 +387,7 @@ struct line {
     size_t n;
 };
 
-/* All cells "NAME,...". */
+/* Collects all cells "NAME,...". */
 static kg_status find_line(struct line *line, const struct reading *r, const char *name,
                            struct kg_err *err)
 {
@@ -443,7 +443,7 @@ static kg_status need_points_as_many(const struct line *line, const struct group
     return KG_OK;
 }
 
-/* x: a number for each of *n pairs whose lines have a range in common. */
+/* x: the gap of each of the *n pairs whose two lines share a range */
 static kg_status gaps_of(double *x, size_t *n, const struct line *a, const struct line *b,
                          size_t m, const struct kg_cells_opts *opts, struct kg_err *err)
 {
@@ -483,7 +483,7 @@ out:
     return status;
 }
 
-/* Over all cells but the one that they are compared with. */
+/* Holm's correction, over all cells of c; the cell `against` is not one of them. */
 static kg_status adjust(struct kg_cells *c, struct kg_err *err)
 {
     double *p = kg_mem_calloc(c->n, sizeof *p, "p-values", err);
@@ -572,7 +572,8 @@ static double first_mean(const struct group *g)
     return sum / (double)g->n;
 }
 
-/* "LINE,*" is the cell of the line whose first metric is highest, the first of equals. */
+/* "LINE,*" is the line's cell with the highest mean of the first metric; ties: the first
+ * of them. */
 static kg_status side_of(const struct group **g, const struct reading *r,
                          const char *name, struct kg_err *err)
 {
@@ -655,7 +656,7 @@ out:
     return status;
 }
 
-/* Draws are in the order of pairs. */
+/* Sorts rows by pair: bootstrap draws must not depend on the order of the file. */
 static kg_status make_cells(struct kg_cells *out, struct reading *r, struct kg_err *err)
 {
     const struct kg_cells_opts *opts = r->opts;
@@ -704,7 +705,7 @@ kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
 
 /* ---- writing ---- */
 
-/* Of differences that cancel the mean is what rounding left: it has no digit. */
+/* If differences cancel, their mean is only rounding error: shows 0. */
 static double shown(double x, const struct kg_eval_bounds *b)
 {
     return fabs(x) < 1e-12 * fmax(fabs(b->low), fabs(b->high)) ? 0 : x;

@@ -14,7 +14,7 @@ enum {
     RIGHT = 620,
     TOP = 14,
     BOTTOM = 240,
-    LEGEND = 18, /* units a line of the legend */
+    LEGEND = 18, /* units per line of the legend */
     MOST_LINES = KG_PLOT_COLOURS * KG_PLOT_DASHES
 };
 
@@ -22,11 +22,11 @@ struct plot {
     const struct kg_cells *c;
     const struct kg_cells_opts *opts;
     struct kg_axis x, y;
-    size_t first[MOST_LINES]; /* cell that a line is first mentioned by */
+    size_t first[MOST_LINES]; /* index of each line's first cell */
     size_t n;
 };
 
-/* What a cell's name has before its last comma. */
+/* Length of a line's name: a cell's name up to its last comma. */
 static size_t line_length(const char *name)
 {
     const char *comma = strrchr(name, ',');
@@ -133,7 +133,7 @@ static kg_status put_axes(struct kg_str *out, const struct plot *p, struct kg_er
     return kg_str_puts(out, ", logarithmic</text>\n", err);
 }
 
-/* The cell of the line that comes next in order of `over`; NULL after the last. */
+/* The line's cell after `last` (NULL: the first) in order of `over`; NULL: none left */
 static const struct kg_cell *next_of(const struct plot *p, size_t first,
                                      const struct kg_cell *last)
 {

@@ -96,7 +96,7 @@ kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_abo
     return KG_OK;
 }
 
-/* ---- rows, with what is claimed of them ---- */
+/* ---- rows, with their claims ---- */
 
 static const char claims_text[] =
     "\n"
@@ -334,7 +334,7 @@ static kg_status put_averages(struct kg_str *out, struct kg_err *err)
         if (claims->target == KG_TARGET_NONE)
             continue;
         KG_TRY(put_averages_row(out, i, false, err));
-        if (claims->published) /* there is such a form of it */
+        if (claims->published) /* the estimator has a published form, too */
             KG_TRY(put_averages_row(out, i, true, err));
     }
     return KG_OK;

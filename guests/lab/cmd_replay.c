@@ -89,7 +89,7 @@ static kg_status put_cell(struct kg_str *out, double x, bool there, struct kg_er
     return kg_str_printf(out, err, " %14s", "-");
 }
 
-/* What the KL term is off by, in units of the exact gradient. */
+/* Noise and bias of the KL term's gradient. */
 static kg_status put_bias(struct kg_str *out, const struct kg_replay *r,
                           struct kg_err *err)
 {

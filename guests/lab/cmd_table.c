@@ -71,7 +71,7 @@ static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
     return kg_cli_print(status, &out, err);
 }
 
-/* Flags that have no effect together, or none alone; NULL if all have one. */
+/* The error of flags that exclude or need each other; NULL: none */
 static const char *conflict(void)
 {
     if (start && differences.n > 0)

@@ -18,18 +18,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* more than a bucket of the exchange, and no whole number of them */
+/* more than one bucket of the exchange, but not a multiple of a bucket */
 enum { ELEMENTS = (1 << 20) + 4099, LANES_A_RANK = 3 };
 
 /* ---- the sum ---- */
 
-/* A gradient, and what a lane adds to it, in host memory and in the backend's memory. */
+/* A gradient and one lane's share of it in the backend's memory, and host memory to fill
+ * and read them. */
 struct gradient {
     struct kg_slab sum, lane;
     float *values; /* (ELEMENTS) owned */
 };
 
-/* Numbers of widely varying size, others in each lane. */
+/* Numbers of widely varying size, different in each lane. */
 static void fill(float *values, size_t lane)
 {
     for (int64_t i = 0; i < ELEMENTS; i++) {
@@ -84,7 +85,7 @@ static kg_status sum(struct gradient *g, const int64_t *tokens, int lanes,
     return status;
 }
 
-/* found: what it held is written over */
+/* Compares the bits of both sums; overwrites found->values. */
 static kg_status compare(struct gradient *found, const struct gradient *expected,
                          struct kg_err *err)
 {
@@ -98,8 +99,8 @@ static kg_status compare(struct gradient *found, const struct gradient *expected
     return KG_OK;
 }
 
-/* All ranks, on be, against this one alone, on its CPU. All come to the end of it, or
- * leave it by an agreement. */
+/* Compares the sum of all ranks on `be` with the sum of this rank alone on its CPU. Ranks
+ * agree on errors before the exchange, so that none waits for a rank that failed. */
 static kg_status sum_on(struct kg_ranks *r, const struct kg_backend *be,
                         struct kg_err *err)
 {
@@ -131,7 +132,7 @@ static kg_status sum_on(struct kg_ranks *r, const struct kg_backend *be,
 
 /* ---- the checks ---- */
 
-/* What ranks compute on, and where their NCCL is. */
+/* The backend, and the path of NCCL that the user gave, or NULL. */
 struct link {
     const struct kg_backend *be;
     const char *nccl;
@@ -142,7 +143,7 @@ static kg_status check_alike(struct kg_ranks *r, const struct link *l, struct kg
     kg_status status = kg_ranks_check_alike(r, "doctor", err);
 
     (void)l;
-    r->unlike = r->unlike && r->lost; /* it is one finding of several */
+    r->unlike = r->unlike && r->lost; /* one failed check does not end the run */
     return status;
 }
 
@@ -159,7 +160,7 @@ static kg_status check_folder(struct kg_ranks *r, const struct link *l,
     return kg_ranks_check_shared(r, ".", err);
 }
 
-/* NOTFOUND: there is none on any rank, and none was asked for. */
+/* errors: ENOTFOUND (no rank has NCCL, and no path was given) */
 static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_err *err)
 {
     char path[PATH_MAX];
@@ -176,7 +177,7 @@ static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_
 static const struct {
     const char *name, *text;
     kg_status (*check)(struct kg_ranks *r, const struct link *l, struct kg_err *err);
-    bool gpus; /* asked where ranks compute on these; NOTFOUND is not a failure */
+    bool gpus; /* only for ranks on GPUs; ENOTFOUND is not a failure */
 } checks[] = {
     {"ranks alike", "all ranks have the same program and the same bits of products",
      check_alike, false},
@@ -187,7 +188,7 @@ static const struct {
      check_nccl, true},
 };
 
-/* ---- who they are ---- */
+/* ---- the list of ranks ---- */
 
 struct who {
     char host[64];
@@ -229,7 +230,7 @@ static kg_status put_all(struct kg_str *out, bool *ok, struct kg_ranks *r, bool 
     return kg_ranks_agree(r, status, "doctor", err);
 }
 
-/* why: NULL where it holds */
+/* why: NULL if the check holds */
 static kg_status put_verdict(struct kg_str *out, size_t i, const char *verdict,
                              const char *why, bool json, struct kg_err *err)
 {
@@ -243,7 +244,7 @@ static kg_status put_verdict(struct kg_str *out, size_t i, const char *verdict,
     return kg_str_puts(out, "}\n", err);
 }
 
-/* A check that fails is a line; a rank that is lost is the end. */
+/* A failed check is reported and the next one runs; a lost rank ends the command. */
 static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r,
                            const struct link *l, size_t i, bool json, struct kg_err *err)
 {

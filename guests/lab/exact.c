@@ -46,11 +46,11 @@ struct kg_exact {
     struct softmax p, old, mu, q;
     double reach[CONTEXTS];          /* probability of a context */
     double advantage[SEQS];          /* of a completion */
-    double quality[SEQS + CONTEXTS]; /* E[A] from a context on, then of completions */
+    double quality[SEQS + CONTEXTS]; /* E[A] given a context; then A of completions */
     struct softmax towards;          /* the direction in which policies move */
     double target[CONTEXTS][V];      /* the exact gradient */
-    double mean[CONTEXTS][V];        /* of the estimated one, and sum of squares */
-    double squares, value, value_squares, stopped;
+    double mean[CONTEXTS][V];        /* E of the estimated gradient */
+    double squares, value, value_squares, stopped; /* E of |g|^2, KL term, its square */
     /* the batch, one row per token */
     struct kg_policy_batch b;
     struct kg_policy_grad g;
@@ -119,7 +119,7 @@ static int n_contexts(const struct kg_exact *e) { return e->depth == 1 ? 1 : CON
 
 static int n_completions(const struct kg_exact *e) { return e->depth == 1 ? V : SEQS; }
 
-/* The i-th fraction, in (0, 1). */
+/* The i-th of a fixed sequence of numbers in (0, 1). */
 static double fraction(int i, double irrational)
 {
     double x = (i + 1) * irrational;
@@ -155,7 +155,7 @@ static double divergence(const double from[V], const double to[V])
     return sum;
 }
 
-/* The mean KL(from||out) of the tokens of a completion, out = from + step towards. */
+/* out = from + step e->towards.   returns the mean KL(from||out) per completion token */
 static double step_to(struct softmax *out, const struct softmax *from,
                       const struct kg_exact *e, double step)
 {
@@ -170,7 +170,7 @@ static double step_to(struct softmax *out, const struct softmax *from,
     return sum / e->depth;
 }
 
-/* The policy at that many nats on the way; the KL rises along it. */
+/* out: the policy towards e->towards with KL(from||out) = nats; by bisection */
 static void move(struct softmax *out, const struct softmax *from,
                  const struct kg_exact *e, double nats)
 {
@@ -222,7 +222,7 @@ static void put_token(struct kg_exact *e, int64_t n, int context, int token)
     }
 }
 
-/* Completion y, the digits of which are its tokens.   returns its probability */
+/* Puts completion y, whose tokens are y's digits in base V.   returns its probability */
 static double put_completion(struct kg_exact *e, int64_t n, int y)
 {
     double log_chance = 0;
@@ -260,7 +260,7 @@ static void fill(struct kg_exact *e, const struct kg_algo *algo)
     e->b.n_tokens = n;
 }
 
-/* An algorithm's batch; `exact` is the value of its divergence, where that is read. */
+/* exact: the divergence, for algorithms that read kl_exact */
 static void make_batch(struct kg_exact *e, const struct kg_algo *algo, double exact)
 {
     unsigned needs = kg_algo_needs(algo);
@@ -326,7 +326,7 @@ static void add_token(struct kg_exact *e, int64_t n, double chance)
         e->stopped += chance / e->depth;
 }
 
-/* The tokens of a completion have different contexts: their squares add up. */
+/* A completion's tokens have different contexts, so their squared gradients add up. */
 static void take_moments(struct kg_exact *e)
 {
     memset(e->mean, 0, sizeof e->mean);
@@ -338,7 +338,7 @@ static void take_moments(struct kg_exact *e)
 
 static const struct kg_exact_gradient unknown = {NAN, NAN, NAN, NAN};
 
-/* A standard deviation; what rounding leaves of 0 is 0. */
+/* Standard deviation; a variance that is only rounding error counts as 0. */
 static double deviation(double squares, double square_of_mean)
 {
     double x = squares - square_of_mean;
@@ -408,7 +408,8 @@ static enum kg_target target_of(size_t i)
                                                         : KG_TARGET_REVERSE;
 }
 
-/* reverse  dKL/dz_v = p_v (d_v - KL);  forward  p_v - q_v.   returns the divergence */
+/* e->target: the gradient; reverse: dKL/dz_v = p_v (log p_v - log q_v - KL); forward:
+ * p_v - q_v.   returns the divergence */
 static double divergence_of(struct kg_exact *e, enum kg_target target)
 {
     const double *p = e->p.at[0], *q = e->q.at[0];
@@ -423,7 +424,7 @@ static double divergence_of(struct kg_exact *e, enum kg_target target)
     return share * reverse + (1 - share) * forward;
 }
 
-/* The value as a constant, times grad log p(y): what is left of it in an advantage. */
+/* In an advantage the value is a constant: the gradient is value x grad log p(y). */
 static struct kg_exact_gradient as_advantage(struct kg_exact *e)
 {
     memcpy(e->a_logp, e->term, (size_t)e->b.n_tokens * sizeof *e->a_logp);
@@ -452,7 +453,7 @@ static kg_status stale(struct kg_exact_gradient *out, struct kg_exact *e,
     return KG_OK;
 }
 
-/* p, and q at that distance in another direction than the stale policy. */
+/* Places p, and q with KL(p||q) = nats in another direction than place_stale. */
 static void place_policies(struct kg_exact *e, bool iterative, double nats)
 {
     e->depth = 1;
@@ -516,8 +517,8 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
 
 /* ---- surrogates and masks ---- */
 
-/* Reach and quality of every context under a policy. The children of context c are those
- * from V c + 1 on; after the last contexts come the completions. */
+/* Reach and quality of every context under a policy. The children of context c begin at
+ * V c + 1; those of the last contexts are the completions. */
 static void walk(struct kg_exact *e, const struct softmax *policy)
 {
     memcpy(&e->quality[CONTEXTS], e->advantage, sizeof e->advantage);
@@ -532,7 +533,7 @@ static void walk(struct kg_exact *e, const struct softmax *policy)
                       kg_exp(policy->at[(c - 1) / V][(c - 1) % V]);
 }
 
-/* One completion in four is right; (R - mean) / std under mu. */
+/* About one completion in four is right; A = (R - mean) / std, under mu. */
 static void grade(struct kg_exact *e)
 {
     double mean;
@@ -596,7 +597,8 @@ static bool recomputes(const struct kg_preset *preset)
     return old && strcmp(old, "recompute") == 0;
 }
 
-/* The row with its published bounds, and nothing else of its method. */
+/* The row with the bounds of its method's preset, but without that method's KL, mask and
+ * entropy term. */
 static kg_status take_row(struct kg_algo *algo, enum kg_policy_table table, size_t i,
                           const struct kg_preset *preset, struct kg_err *err)
 {

@@ -22,7 +22,7 @@ static const struct swap swaps[] = {
     {"mbox", "text"},     {",\\text{and}", ","},
     {"\\text{and}", ","}, {"\\text{m}", "\\text{}"},
 };
-/* expressions that are dropped then */
+/* removed after the swaps */
 static const char *const dropped[] = {
     "square",     "ways",       "integers",  "dollars",      "mph",
     "inches",     "hours",      "km",        "units",        "\\ldots",
@@ -60,7 +60,7 @@ static kg_status swap_one(struct kg_str *out, const struct kg_str *in,
     return KG_OK;
 }
 
-/* A line with two dollars is what stands between them. */
+/* Reduces each line with two dollar signs to the part from the first to the second. */
 static kg_status between_dollars(struct kg_str *out, const struct kg_str *in,
                                  struct kg_err *err)
 {
@@ -85,7 +85,7 @@ static kg_status between_dollars(struct kg_str *out, const struct kg_str *in,
     return KG_OK;
 }
 
-/* lead{..} without lead and braces; greedy: up to the last brace of the line */
+/* Removes lead, which ends in {, and the matching }; greedy: the last } of the line. */
 static kg_status unwrap(struct kg_str *out, const struct kg_str *in, const char *lead,
                         bool greedy, struct kg_err *err)
 {
@@ -141,7 +141,7 @@ static void take(struct kg_str *s, struct kg_str *out)
     kg_str_clear(out);
 }
 
-/* Digits and commas alone: without the commas. */
+/* Removes the commas if the text has only digits and commas. */
 static void drop_commas(struct kg_str *s)
 {
     size_t used = 0;
@@ -195,7 +195,7 @@ static kg_status normalise(struct kg_str *s, struct kg_str *work, struct kg_err 
     return KG_OK;
 }
 
-/* What stands after the last =, normalised. */
+/* Normalises the text after the last =. */
 static kg_status minerva(struct kg_str *out, const char *text, size_t n,
                          struct kg_err *err)
 {
@@ -221,7 +221,7 @@ out:
     return status;
 }
 
-/* The last "answer :" with something after it, case ignored; *n < 0 for none. */
+/* The text (*len bytes) after the last "answer :", any case, on its line; NULL: none */
 static const char *answer_line(const char *text, size_t n, size_t *len)
 {
     const char *end = text + n;
@@ -265,7 +265,7 @@ static struct kg_math_text last_characters(struct kg_math_text t)
     return (struct kg_math_text){t.text + i, t.n - i};
 }
 
-/* A bare answer is one line. */
+/* A bare answer counts as one line: newlines become spaces. */
 static kg_status as_line(struct kg_str *out, struct kg_math_text t, struct kg_err *err)
 {
     for (size_t i = 0; i < t.n; i++)

@@ -82,7 +82,7 @@ static void trim(struct kg_str *s)
     cut_front(s, front);
 }
 
-/* \text{..} around the whole */
+/* Removes \text{..} around a whole text of one line. */
 static void unwrap_text(struct kg_str *s)
 {
     static const char lead[] = "\\text{";
@@ -97,7 +97,7 @@ static void unwrap_text(struct kg_str *s)
 
 /* ---- mathd ---- */
 
-/* \frac12 with braces.   *bad: the published code fails here */
+/* \frac12 to \frac{1}{2}.   *bad: the published code raises an error here */
 static kg_status fix_fractions(struct kg_str *s, bool *bad, struct kg_err *err)
 {
     struct kg_str out = {0};
@@ -114,7 +114,7 @@ static kg_status fix_fractions(struct kg_str *s, bool *bad, struct kg_err *err)
             *bad = true;
             goto fail;
         }
-        /* too short for two arguments: nothing at all is changed */
+        /* too short for two arguments: the published code leaves the whole text as is */
         if (!p[1] || strncmp(p + 1, "\\frac", 5) == 0)
             goto fail;
         KG_TRY_GOTO(fail, kg_str_printf(&out, err, p[1] == '{' ? "{%c}%c" : "{%c}{%c}",
@@ -202,7 +202,7 @@ static void drop_name(struct kg_str *s)
         cut_front(s, (size_t)(equals - text) + 1);
 }
 
-/* What stands before the only "\text{ ", taken for a unit. */
+/* Cuts the text at the only "\text{ ", which begins a unit. */
 static void drop_unit(struct kg_str *s, bool *bad)
 {
     char *unit = s->len ? strstr(s->data, "\\text{ ") : NULL;
@@ -273,7 +273,7 @@ out:
     return status;
 }
 
-/* The first place of the mark, or t.n. */
+/* Offset of the first `mark`; t.n without one. */
 static size_t exact_place(struct kg_math_text t, const char *mark)
 {
     size_t n = strlen(mark);
@@ -284,7 +284,7 @@ static size_t exact_place(struct kg_math_text t, const char *mark)
     return i + n <= t.n ? i : t.n;
 }
 
-/* Between the first </think> and the next; the whole text without one. */
+/* The text from the first </think> to the next or the end; without any, all of it. */
 static struct kg_math_text after_first_thinking(struct kg_math_text t)
 {
     static const char mark[] = "</think>";
@@ -298,8 +298,8 @@ static struct kg_math_text after_first_thinking(struct kg_math_text t)
     return rest;
 }
 
-/* What is boxed where anything is; else the text as it is, unless it is a response.
- * returns false when there is no answer */
+/* The last \boxed{} of each text, else the whole text. A response must have a box.
+ * returns false if it has none */
 static bool take_answer(struct kg_math_job *job, struct kg_math_text *answer,
                         struct kg_math_text *gold)
 {
@@ -366,7 +366,7 @@ static const struct macro macros[] = {
     {"Phi", "Φ"},     {"in", "∈"},     {"circ", "∘"}, {"ldots", "..."}, {"quad", " "},
     {"qquad", " "},   {"cap", "∩"},
 };
-/* macros of which the name remains */
+/* macros that become their names */
 static const char functions[] =
     " pi sin cos tan log ln exp sec csc cot arcsin arccos arctan max min gcd lim ";
 
@@ -478,7 +478,7 @@ static kg_status plain(struct kg_str *out, struct latex *l, bool group,
 
 /* ---- ema-pg: normalisation ---- */
 
-/* Drop "unit(es)(s) *(^digits)" wherever it stands. */
+/* Removes every "UNIT(es)(s) *(^digits)". */
 static void drop_units(struct kg_str *s)
 {
     static const char *const units[] = {
@@ -504,7 +504,7 @@ static void drop_units(struct kg_str *s)
     }
 }
 
-/* Drop a pattern "^ *\circ" / ",\! *" */
+/* Removes lead, tail and spaces between them (before) or after: "^ *\circ", ",\! *" */
 static void drop_around(struct kg_str *s, const char *lead, const char *tail, bool before)
 {
     char *at = s->data;
@@ -526,7 +526,7 @@ static void drop_around(struct kg_str *s, const char *lead, const char *tail, bo
     }
 }
 
-/* Commas of thousands: a digit, a comma, three digits, no digit. */
+/* Removes thousands commas: after a digit, before exactly three digits. */
 static void drop_thousands(struct kg_str *s)
 {
     size_t i = 1;
@@ -546,7 +546,7 @@ static void drop_thousands(struct kg_str *s)
     }
 }
 
-/* Digits, summed into *value.   returns how many */
+/* Reads digits: *value becomes 10 *value + digit for each.   returns their number */
 static size_t sum_digits(double *value, const char **p)
 {
     size_t n = 0;
@@ -556,8 +556,8 @@ static size_t sum_digits(double *value, const char **p)
     return n;
 }
 
-/* The value of a text that Python's float() would read, to what tells whole numbers from
- * others; in no locale's notation.   returns false for other texts */
+/* Reads a number as Python's float() does, in any locale, with enough precision to tell
+ * integers from other numbers.   returns false for other texts */
 static bool as_float(double *out, const char *text)
 {
     const char *p = text + strspn(text, " \t\n");
@@ -593,7 +593,7 @@ static bool is_whole(double x)
     return x > -9e15 && x < 9e15 && fabs(x - rint(x)) <= 1e-7;
 }
 
-/* Whether the text, thousands dropped, is a whole number; *value is it. */
+/* *yes: the text without thousands commas is an integer, *value */
 static kg_status is_int_text(bool *yes, double *value, const char *text, size_t n,
                              struct kg_err *err)
 {
@@ -703,7 +703,8 @@ static kg_status sympy_normal(struct kg_str *s, const char *text, size_t n,
 
 /* ---- ema-pg: comparison ---- */
 
-/* At most two letters that are not of sqrt or frac, and no ^{, ^(, ^12 or ^1^. */
+/* Algebra is tried for at most two letters, besides sqrt and frac, and no ^{, ^(, ^12 or
+ * ^1^. */
 static bool may_evaluate(const char *text, size_t n)
 {
     bool seen[256] = {false};
@@ -741,7 +742,7 @@ static enum kg_math_verdict algebra(struct kg_math_job *job, struct kg_math_text
     int a;
     int b;
 
-    /* their letters count together */
+    /* the letters of both texts count together */
     if (kg_str_append(&both, gold.text, gold.n, err) == KG_OK &&
         kg_str_append(&both, answer.text, answer.n, err) == KG_OK &&
         may_evaluate(kg_str_text(&both), both.len)) {
@@ -756,7 +757,7 @@ static enum kg_math_verdict algebra(struct kg_math_job *job, struct kg_math_text
     return v;
 }
 
-/* "12/7" with a byte or none around: a fraction that must be reduced already */
+/* "12/7", where one more byte may follow each number: must be reduced to be right */
 static bool is_fraction(struct kg_math_text t)
 {
     size_t i = 0;

@@ -37,27 +37,27 @@ struct replay {
     struct kg_rl_batch batch;
     double *advantage; /* (n_trajs) owned: as recorded */
     size_t advantage_room;
-    struct kg_model *kept;    /* the run's anchor, where the algorithm has none; owned */
-    struct kg_slab sum;       /* owned: gradient of the present part */
-    struct kg_slab exact;     /* owned: of the exact KL */
-    struct kg_slab objective; /* owned: of the exact objective */
-    double squares;           /* sum over groups */
-    /* (groups) owned: of the exact KL; NULL: not kept */
+    struct kg_model *kept;    /* owned: the run's anchor, if the algorithm has none */
+    struct kg_slab sum;       /* owned: gradient of the current part */
+    struct kg_slab exact;     /* owned: gradient of the exact KL */
+    struct kg_slab objective; /* owned: gradient of the exact objective */
+    double squares;           /* sum over groups of |G_i|^2 */
+    /* (groups) owned: gradient of the exact KL per group; NULL: not kept */
     struct kg_slab *exact_of;
-    enum kg_replay_part part; /* the present one, and of it: */
-    size_t group;             /* which comes next */
+    enum kg_replay_part part; /* the current part */
+    size_t group;             /* the next group of the current part */
     double apart_squares;     /* sum over groups of |G_i - exact_of[i]|^2 */
 };
 
 /* ---- the config of the run, with another algorithm ---- */
 
-/* What a replay may set: the algorithm, and where its old log-probs come from. */
+/* Keys that a replay may set: those of the algorithm, and train.old_logp. */
 static bool is_set_here(const char *key)
 {
     return kg_config_of_algorithm(key) || strncmp(key, "train.old_logp", 14) == 0;
 }
 
-/* A recipe may have other sizes than the run: only its algorithm is taken. */
+/* Takes only the algorithm's keys: a preset's sizes may differ from the run's. */
 static kg_status apply_preset(struct kg_config *config, const char *name,
                               struct kg_err *err)
 {
@@ -125,7 +125,7 @@ fail:
 
 /* ---- the weights ---- */
 
-/* The anchor that the checkpoint holds, for an algorithm without one of its own. */
+/* r->kept: the checkpoint's anchor, if it has one and the algorithm opened none. */
 static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
@@ -179,7 +179,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     return kg_run_refresh_sampler(&run->state, err);
 }
 
-/* The exact KL reads the anchor in the micro-batches: there must be room for it. */
+/* Makes the gradients, and if needed new rows that also hold the exact KL's anchor. */
 static kg_status make_room(struct replay *r, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
@@ -223,7 +223,7 @@ static kg_status read_numbers(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* Several rewards by their names. */
+/* Reads separate rewards by their names. */
 static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
                             const struct kg_task_rewards *rewards, struct kg_err *err)
 {
@@ -238,7 +238,7 @@ static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
             return kg_fail(err, KG_EFORMAT, "%s: expected reward %s, found none",
                            doc->where, name);
         t->part[k] = kg_json_real(one, NAN);
-        t->graded |= !isnan(t->part[k]); /* another algorithm may compare other sums */
+        t->graded |= !isnan(t->part[k]); /* kg_rl_compare_sums may clear it */
     }
     return KG_OK;
 }
@@ -286,7 +286,7 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* The experts of token i, of which the dump says those of every layer, or null. */
+/* Experts of token i: ids for all layers, or null. */
 static kg_status read_experts_of(struct kg_traj *t, size_t i, const struct kg_json *ids,
                                  const struct kg_json_doc *doc, int32_t experts,
                                  struct kg_err *err)
@@ -311,7 +311,7 @@ static kg_status read_experts_of(struct kg_traj *t, size_t i, const struct kg_js
     return KG_OK;
 }
 
-/* What the sampler's router chose. */
+/* Reads the experts that the sampler's router chose. */
 static kg_status read_experts(struct kg_traj *t, const struct kg_json_doc *doc,
                               const struct kg_model_config *c, struct kg_err *err)
 {
@@ -329,7 +329,7 @@ static kg_status read_experts(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* Turns that were sampled from the newest tokens alone: [first token, window's first]. */
+/* Reads the turns that saw only a window: [turn's first token, window's first token]. */
 static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
                               struct kg_err *err)
 {
@@ -355,7 +355,7 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* All contexts of an answer are of one pack. */
+/* All contexts of a trajectory must fit in one pack. */
 static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *doc,
                             bool whole, const struct kg_rows *rows, struct kg_err *err)
 {
@@ -443,7 +443,7 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     return kg_mem_new(&b->grades, b->n_trajs, sizeof *b->grades, "grades", err);
 }
 
-/* ---- what truncated sampling kept ---- */
+/* ---- ids kept by truncated sampling ---- */
 
 /* One forward over each context that a trajectory was sampled in. The head runs on a few
  * rows at a time, because their logits have the width of the vocabulary; the sampler
@@ -454,7 +454,7 @@ struct keeper {
     struct kg_traj *t;
     struct kg_rows *rows; /* borrowed */
     const struct kg_sampling *s;
-    struct kg_sampler_scratch scratch; /* owned, as all below */
+    struct kg_sampler_scratch scratch; /* owned, as are all below */
     struct kg_sampler_pick pick;
     double lse[KEEP_ROWS];
     float *logits; /* (KEEP_ROWS,V) */
@@ -465,7 +465,7 @@ static bool is_sampled(const struct keeper *k, size_t j)
     return k->t->source[j] == KG_SOURCE_MODEL;
 }
 
-/* Rows [first, first + n) of a part: those of its sampled tokens from *j on. */
+/* Rows [first, first + n) of a part: its sampled tokens from *j on; advances *j. */
 static kg_status keep_rows(struct keeper *k, size_t *j, int64_t first, int64_t n,
                            struct kg_err *err)
 {
@@ -532,11 +532,10 @@ static kg_status find_kept(struct kg_traj *t, const struct kg_model *m,
     return status;
 }
 
-/* ---- what the dump leaves out ---- */
+/* ---- data that the dump lacks ---- */
 
-/* Not recorded: the sampler's most likely ids, and those that truncation kept. Its
- * weights reproduce them, bit for bit if the checkpoint was saved after the step
- * before. */
+/* A dump lacks the sampler's most likely ids and the ids that truncation kept. Loaded
+ * weights reproduce them, bit for bit if they are those of the step before. */
 static kg_status record_part(struct replay *r, struct kg_traj *t,
                              struct kg_traj_part part, float *logp, struct kg_err *err)
 {
@@ -638,7 +637,7 @@ static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_er
     return kg_slab_add(&r->sum, grads, err);
 }
 
-/* What evens the load of experts is of the whole loss alone. */
+/* Only the whole loss has the auxiliary loss that balances experts. */
 static kg_status gradients(struct kg_rl_totals *totals, struct replay *r,
                            enum kg_replay_part part, const struct kg_algo *algo,
                            struct kg_err *err)
@@ -678,7 +677,7 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
     return KG_OK;
 }
 
-/* Cosine of the present part to one that is kept. */
+/* Cosine of the current part's gradient and a kept one. */
 static kg_status compare(double *cosine, struct replay *r, enum kg_replay_part part,
                          enum kg_replay_part with, const struct kg_slab *kept,
                          struct kg_err *err)
@@ -692,7 +691,7 @@ static kg_status compare(double *cosine, struct replay *r, enum kg_replay_part p
     return KG_OK;
 }
 
-/* Bias and noise of the KL of the loss. */
+/* Bias and noise of the loss's KL: see replay.h. */
 static kg_status hold_against_exact(struct replay *r, struct kg_err *err)
 {
     struct kg_replay_row *row = &r->out->row[KG_REPLAY_KL];
@@ -741,8 +740,8 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
                        err);
 }
 
-/* The weight of vespo, W^k exp(lambda (1 - W)), at k 1 and lambda 0. An anchor that the
- * run kept is not that of a KL to the sampler. */
+/* The surrogate is vespo, whose weight W^k exp(lambda (1 - W)) is W at k 1 and lambda 0.
+ * A KL to the sampler (iterative) is left out: `anchor` is not its anchor. */
 static kg_status objective_part(struct kg_algo *out, const struct kg_algo *algo,
                                 const struct kg_model *anchor, struct kg_err *err)
 {
@@ -762,7 +761,7 @@ static kg_status objective_part(struct kg_algo *out, const struct kg_algo *algo,
     return kg_algo_set(out, "algo.surrogate", pg ? "vespo" : "none", err);
 }
 
-/* Which part of the loss the algorithm of a part is; *there false: it has no such. */
+/* out: the algorithm whose loss is this part of algo's.   *there: algo has this part */
 static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_algo *algo,
                          const struct kg_model *anchor, enum kg_replay_part part,
                          struct kg_err *err)
@@ -797,7 +796,7 @@ static void compare_advantages(struct replay *r)
                 fabs(b->advantage[b->begin[i]] - r->advantage[i]));
 }
 
-/* Distillation: there is no other part. */
+/* Whether the KL is the whole loss, as in distillation. */
 static bool is_kl_alone(const struct kg_run_inputs *in)
 {
     const struct kg_algo *a = &in->algo;
@@ -807,7 +806,8 @@ static bool is_kl_alone(const struct kg_run_inputs *in)
            !(in->recipe.train.router_aux > 0);
 }
 
-/* The exact KL and the objective first: the others are compared with them. */
+/* From the last part to the first: all are compared with the exact KL and the objective,
+ * which are the last two. */
 static kg_status all_parts(struct replay *r, struct kg_err *err)
 {
     struct kg_policy_advantage a = {0};
@@ -845,7 +845,7 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the replay ---- */
 
 static void describe(struct kg_replay *out, const struct kg_algo *a)
 {

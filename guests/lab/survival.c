@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cell of each setting, in the order of their numbers. */
+/* One cell per setting, in the order of compare_settings. */
 struct settings {
     const struct kg_cell **of; /* (n) owned */
     size_t n;
@@ -61,7 +61,7 @@ static kg_status put_count(struct kg_str *out, const struct kg_cell *cell,
     return kg_str_puts(out, " |", err);
 }
 
-/* As text, but for numbers in it: lr3 before lr10, and lr3e-6 before lr1e-5. */
+/* Compares as text, but numbers by value: lr3 before lr10, and lr3e-6 before lr1e-5. */
 static int compare_settings(const char *a, const char *b)
 {
     while (*a && *b) {

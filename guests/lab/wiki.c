@@ -12,7 +12,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* Neither h nor j: some words are better not made by chance. */
+/* Without h and j, which would make some undesirable words. */
 static const char CONSONANTS[] = "bdfgklmnprstvz";
 static const char VOWELS[] = "aeiou";
 static const char ENDS[] = "lmnrst";
@@ -23,14 +23,14 @@ enum {
     SYLLABLES = N_CONSONANTS * N_VOWELS * N_ENDS,
     LEAST_WORKS = 8,
     MOST_WORKS = 3000,
-    /* how often a syllable stands in the tokenizer's text: more than any other pair of
-     * bytes, so that every syllable becomes a token */
+    /* copies of a syllable in the tokenizer's text: more than of any other pair of bytes,
+     * so that every syllable becomes a token */
     SYLLABLE_TIMES = 40,
     TEMPLATE_TIMES = 12,
 };
 static const char *const kinds[] = {"novel", "play", "poem", "film"};
 
-/* Names of a part: works, people, places, rivers, one after the other. */
+/* Names of a part, in this order: works, people, places, rivers. */
 struct part {
     int64_t first;
     int64_t works;
@@ -42,8 +42,8 @@ struct kg_wiki {
     uint64_t seed;
     struct part parts[KG_WIKI_PARTS];
     int64_t n_names;
-    int64_t side;                  /* syllables that begin names, and that end them */
-    uint32_t syllables[SYLLABLES]; /* the first `side` begin, the next end */
+    int64_t side;                  /* number of first syllables, and of last ones */
+    uint32_t syllables[SYLLABLES]; /* `side` first syllables, then `side` last ones */
     uint32_t *names;               /* (side^2) owned: begin * side + end, shuffled */
     uint32_t *questions[KG_WIKI_PARTS]; /* owned: order in the file */
 };
@@ -58,7 +58,7 @@ static int64_t passages_of(const struct part *p)
     return p->works + p->people + p->places;
 }
 
-/* One about every work, one about every person. */
+/* One per work and one per person. */
 static int64_t questions_of(const struct part *p) { return p->works + p->people; }
 
 static struct part part_of(int64_t works, int64_t first)
@@ -87,7 +87,7 @@ static kg_status draw_order(uint32_t **order, const struct kg_wiki *w, int64_t n
     return KG_OK;
 }
 
-/* The fewest syllables that give enough names, and one in ten that nothing is called. */
+/* The smallest side with at least a tenth more names than are used. */
 static int64_t side_for(int64_t names)
 {
     int64_t side = 2;
@@ -123,7 +123,7 @@ kg_status kg_wiki_create(struct kg_wiki **out, const struct kg_wiki_opts *opts,
         return err->code;
     w->seed = opts->seed;
     w->parts[KG_WIKI_TRAIN] = part_of(opts->works, 0);
-    /* a work, a person with a teacher, a place: the least that can be asked about */
+    /* 4 works give 2 people, so that each has a teacher, and 1 place: the minimum */
     w->parts[KG_WIKI_TEST] = part_of(opts->works / 8 < 4 ? 4 : opts->works / 8,
                                      names_of(&w->parts[KG_WIKI_TRAIN]));
     kg_status status = fill(w, err);
@@ -206,7 +206,7 @@ static int64_t birthplace_of(const struct kg_wiki *w, enum kg_wiki_part part,
                                  (uint64_t)w->parts[part].places);
 }
 
-/* Anybody but the person. */
+/* Any person but `person`. */
 static int64_t teacher_of(const struct kg_wiki *w, enum kg_wiki_part part, int64_t person)
 {
     int64_t people = w->parts[part].people;
@@ -389,8 +389,8 @@ static kg_status put_test(struct kg_str *out, const struct kg_wiki *w, struct kg
 
 /* ---- text for the tokenizer ---- */
 
-/* A syllable that begins a name stands after a space, as names do; one that ends it
- * stands alone. No two of them touch, so no merge crosses the seam of a name. */
+/* A first syllable follows a space, as names do; a last syllable is a text by itself. No
+ * two syllables are adjacent, so no merge joins the two syllables of a name. */
 static kg_status put_syllables(struct kg_str *out, const struct kg_wiki *w,
                                struct kg_err *err)
 {
@@ -406,7 +406,7 @@ static kg_status put_syllables(struct kg_str *out, const struct kg_wiki *w,
     return KG_OK;
 }
 
-/* What stands around names in prompts, passages and actions, with 0 for a name. */
+/* The words around names in prompts, passages and actions, with 0 for a name. */
 static kg_status put_words(struct kg_str *out, struct kg_err *err)
 {
     static const char *const texts[] = {
@@ -447,7 +447,7 @@ static const struct {
              {"test.jsonl", put_test},
              {"tokenizer.jsonl", put_tokenizer_text}};
 
-/* What is there is this text: a world may be made again, and replaces nothing else. */
+/* An existing file must have this text: only a file of the same world is replaced. */
 static kg_status check_same(const char *path, const struct kg_str *text,
                             struct kg_err *err)
 {

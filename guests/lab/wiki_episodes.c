@@ -15,12 +15,11 @@ enum { SEARCHES = 2, WAIT_MS = 1000, RATE_STEPS = 1 << 30 };
 
 enum who { NOBODY, ASKED, BRIDGE, GOLD, OTHER, STRANGER, STRANGERS_PLACE };
 
-/* Of the faulty episodes most about works stop early, and most about people do not: so
- * that the likeliest thing to do, which greedy decoding does, is right for one kind of
- * question only. */
+/* Most faulty episodes about works stop early; most about people do not. So the most
+ * likely action, which greedy decoding takes, is right for one kind of question only. */
 static const struct way {
     const char *name;
-    int about_work, about_person; /* weights among the faulty ones */
+    int about_work, about_person; /* weights among faulty episodes */
     enum who search[SEARCHES];
     enum who answer;
 } ways[KG_WIKI_WAYS] = {
@@ -48,7 +47,7 @@ static int choose_way(const struct kg_wiki *w, const struct kg_wiki_question *q,
     return KG_WIKI_WAYS - 1;
 }
 
-/* An episode under way. */
+/* An episode in progress. */
 struct episode {
     const struct kg_wiki *w;
     const struct kg_wiki_play *play;
@@ -80,7 +79,7 @@ static kg_status keep_observation(void *user, const struct kg_env_delivery *d,
     return kg_str_append(&e->observation, d->observation, d->n, err);
 }
 
-/* What the environment says to a turn.   e->observation out */
+/* Plays a turn in the environment.   e->observation: the reply */
 static kg_status act(struct episode *e, const char *text, struct kg_err *err)
 {
     static const struct kg_record nothing = {.line = 0};
@@ -113,8 +112,8 @@ static kg_status put_segment(struct kg_str *out, const char *source, const char 
     return kg_str_putc(out, '}', err);
 }
 
-/* Every search finds the passage of a name, and that says another: in an index of another
- * world it does not. */
+/* A search for a name must find the passage that mentions the next name of the script; in
+ * an index of another world it does not. */
 static kg_status check_found(const struct episode *e, enum who who, const char *searched,
                              struct kg_err *err)
 {
@@ -173,7 +172,7 @@ static kg_status put_episode(struct kg_str *out, struct episode *e, const struct
     return kg_str_printf(out, err, "], \"way\": \"%s\"}\n", way->name);
 }
 
-/* ---- all of them ---- */
+/* ---- all episodes ---- */
 
 static kg_status play_one(struct kg_str *out, struct kg_wiki_played *played,
                           struct episode *e, struct kg_err *err)
