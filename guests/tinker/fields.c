@@ -9,7 +9,7 @@
 
 struct field {
     const char *key;
-    enum kg_json_type type; /* KG_JSON_NULL: several */
+    enum kg_json_type type; /* KG_JSON_NULL: several types */
     size_t at;
 };
 #define AT(key, type, member) key, KG_JSON_##type, offsetof(struct kg_tinker_args, member)

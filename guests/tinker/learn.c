@@ -22,7 +22,7 @@ struct terms {
     int k, k_sampler;
     struct kg_block block;
     int64_t *begin, *local; /* (S+1) owned, as all below; local: of a micro-batch */
-    int64_t *at;            /* (n) the token of the batch */
+    int64_t *at;            /* (n) the token's index in the batch */
     int32_t *tokens;        /* (n) */
     double *logp, *old, *entropy, *advantage, *anchor, *pg, *kl, *ent; /* (n) */
     int32_t *ids;                                                      /* (n,k) */
@@ -106,7 +106,7 @@ static bool needs_anchor_model(const struct kg_algo *a)
     return a->anchor->kind != KG_ANCHOR_NONE && a->anchor->kind != KG_ANCHOR_ITERATIVE;
 }
 
-/* An anchor begins as the model is when a loss first has one. */
+/* The first loss with an anchor copies it from the model. */
 static kg_status open_anchor(struct learning *l, struct kg_err *err)
 {
     struct kg_run_state *state = &l->model->state;
@@ -151,7 +151,7 @@ static kg_status take_terms(struct learning *l, struct kg_err *err)
     return KG_OK;
 }
 
-/* Weights of the aggregation, times those of the tokens. */
+/* Multiplies the aggregation's weights by the tokens' own. */
 static kg_status weigh(struct learning *l, struct kg_err *err)
 {
     struct terms *x = &l->terms;
@@ -244,7 +244,7 @@ static kg_status take_others(const struct learning *l, int64_t first, int64_t en
     return KG_OK;
 }
 
-/* What the anchor says of the loss tokens of sequences [first, end). */
+/* Reads the anchor's log-probs at the loss tokens of sequences [first, end). */
 static kg_status ask_anchor(struct learning *l, int64_t first, int64_t end,
                             struct kg_err *err)
 {
@@ -300,7 +300,7 @@ static struct kg_policy_batch piece_of(const struct learning *l, int64_t first,
     };
 }
 
-/* Sequences [first, end), which fit. */
+/* Sequences [first, end), which fit in a pack. */
 static kg_status micro_batch(struct learning *l, int64_t first, int64_t end,
                              struct kg_err *err)
 {
@@ -347,7 +347,7 @@ static kg_status micro_batches(struct learning *l, struct kg_err *err)
     return KG_OK;
 }
 
-/* A gradient of half a batch is of no use, and it cannot be taken back. */
+/* A part of a batch's gradient cannot be subtracted again, so the whole sum is zeroed. */
 static kg_status drop_gradient(struct learning *l, struct kg_err *err)
 {
     struct kg_err ignored;

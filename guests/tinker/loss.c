@@ -12,7 +12,7 @@
 struct loss {
     const char *name;
     const char *set[6][2];            /* keys and values, ended by NULL */
-    double clip_low, clip_high, beta; /* of the config, unless it says; 0: not read */
+    double clip_low, clip_high, beta; /* defaults; 0: the loss does not read it */
 };
 static const struct loss losses[] = {
     {"cross_entropy", {{"algo.surrogate", "reinforce"}}, 0, 0, 0},
@@ -58,7 +58,7 @@ static kg_status find_loss(struct loss *loss, const char *name, struct kg_err *e
     return KG_OK;
 }
 
-/* A key of Tinker's own.   *mine: it is one */
+/* Sets a key that only Tinker has.   *mine: whether it is one */
 static kg_status take_own(bool *mine, struct kg_algo *algo, const struct loss *loss,
                           const struct kg_tinker_setting *s, struct kg_err *err)
 {

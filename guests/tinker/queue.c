@@ -17,7 +17,7 @@ void kg_tinker_job_free(struct kg_tinker_job *job)
     kg_mem_free(job);
 }
 
-/* Takes a job that is done from its place. Under the lock. */
+/* Removes and frees a finished job. Call under the lock. */
 static void drop(struct kg_tinker_job **at)
 {
     struct kg_tinker_job *job = *at;
@@ -27,14 +27,14 @@ static void drop(struct kg_tinker_job **at)
     kg_tinker_job_free(job);
 }
 
-/* Limits are shared in equal parts. */
+/* Each user gets an equal share of a limit. */
 static int64_t share(const struct kg_tinker_user *u, int64_t limit)
 {
     const int64_t n = limit / (int64_t)u->t->n_users;
     return n > 0 ? n : 1;
 }
 
-/* The oldest jobs of the user that are done give way. Under the lock. */
+/* Drops the user's oldest finished jobs, to respect its limits. Call under the lock. */
 static void make_room(struct kg_tinker_user *u)
 {
     const size_t held = (size_t)share(u, (int64_t)u->t->opts.max_held_bytes);
@@ -47,8 +47,8 @@ static void make_room(struct kg_tinker_user *u)
     }
 }
 
-/* Whether the user's open requests leave room for one more; the memory of one user alone
- * is not limited. */
+/* Whether the user may have one more open request. If the server has only one user, the
+ * memory of open requests is not limited. */
 static kg_status check_open(const struct kg_tinker_user *u, size_t bytes,
                             struct kg_err *err)
 {
@@ -63,7 +63,7 @@ static kg_status check_open(const struct kg_tinker_user *u, size_t bytes,
     return KG_OK;
 }
 
-/* What the server failed at may be tried again, where no order has gone by. */
+/* After an error of the server, a job may run again unless it has a place in an order. */
 static bool may_run_again(const struct kg_tinker_job *job)
 {
     return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);
@@ -116,7 +116,7 @@ kg_status kg_tinker_queue(int64_t *id, struct kg_tinker_job *job, struct kg_err 
     return status;
 }
 
-/* ---- who waits ---- */
+/* ---- waiting clients ---- */
 
 static void ask_again(struct kg_http_exchange *x)
 {
@@ -124,7 +124,7 @@ static void ask_again(struct kg_http_exchange *x)
     kg_http_reply(x, 408, "application/json", body, sizeof body - 1);
 }
 
-/* Answers all whose job is done, or whose wait is over. Under the lock. */
+/* Replies to clients whose job is done or whose wait is over. Call under the lock. */
 static void settle(struct kg_tinker *t, double now)
 {
     for (struct kg_tinker_waiter **at = &t->waiters, *w; (w = *at);) {
@@ -172,7 +172,7 @@ void kg_tinker_retrieve(const struct kg_tinker_user *u, int64_t id,
         kg_mem_free(w);
 }
 
-/* ---- ends ---- */
+/* ---- the end of jobs ---- */
 
 static kg_status put_failure(struct kg_str *out, int http_status, const char *message,
                              struct kg_err *err)

@@ -102,7 +102,7 @@ static kg_status read_prompt(struct asked *a, int32_t vocab, struct kg_err *err)
     return KG_OK;
 }
 
-/* What this server does not compute is refused by its name. */
+/* Refuses fields that this server does not support. */
 static kg_status check_fields(const struct kg_json *r, struct kg_err *err)
 {
     static const char *const fields[] = {"target_prompt_logprobs", "prompt_alt_tokens_k",
@@ -163,8 +163,8 @@ static kg_status read_sampling(struct asked *a, const struct kg_tinker *t,
     return read_stops(a, r->stop, err);
 }
 
-/* Equal scripts draw the same on any server: sessions are counted, and their ids are not
- * part of it. */
+/* Equal scripts sample the same on any server: the key contains the sequence numbers of
+ * sampling session and request, but not the random id of the session. */
 static void key_draws(struct asked *a, const struct kg_tinker *t)
 {
     const int64_t seed = a->job->args.seed;
@@ -198,7 +198,7 @@ static kg_status make_request(struct asked *a, const struct kg_tinker *t,
 {
     const int64_t n = a->job->args.samples;
     const int batch = kg_serve_engine_opts(&t->opts).max_batch;
-    /* a job is not interrupted: several users wait for one batch of another at most */
+    /* jobs are not interrupted: with several users, none may be more than one batch */
     const int most = t->n_users > 1 && batch < MAX_SAMPLES ? batch : MAX_SAMPLES;
     KG_TRY(check_range("num_samples", 1, n, most, err));
     KG_TRY(read_prompt(a, t->opts.model->config.vocab, err));
@@ -215,7 +215,7 @@ static kg_status make_request(struct asked *a, const struct kg_tinker *t,
 
 /* ---- a response ---- */
 
-/* Nothing precedes the first token. */
+/* The first token has no log-prob: nothing precedes it. */
 static void mask_first(struct asked *a)
 {
     a->scores.logp[0] = NAN;
@@ -290,7 +290,7 @@ static kg_status open_weights(const struct kg_tinker_user *u, const char *path,
     return status;
 }
 
-/* Everyone's base is the same; a path is its user's. */
+/* The base model (path "") is common to all users; other paths belong to one user. */
 static bool is_open(const struct kg_tinker *t, const struct kg_tinker_user *u,
                     const char *path)
 {
@@ -336,7 +336,7 @@ struct decoding {
     struct kg_tinker *t;
     bool begun;
     struct asked *open; /* owned */
-    int64_t samples;    /* of all open */
+    int64_t samples;    /* of all open requests */
 };
 
 static void submit(struct decoding *d, struct kg_tinker_job *job)
@@ -361,8 +361,8 @@ static void submit(struct decoding *d, struct kg_tinker_job *job)
     d->samples += a->q.n_samples;
 }
 
-/* The next job, if it is for these weights. Of several users none fills the engine's own
- * queue, which is in order of arrival. */
+/* The next job, if it is for the open weights. With several users, no job may wait in the
+ * engine's queue, which is in order of arrival and ignores users. */
 static struct kg_tinker_job *next_to_join(struct decoding *d)
 {
     struct kg_tinker *t = d->t;
@@ -401,8 +401,8 @@ static void sweep(struct decoding *d)
     }
 }
 
-/* The users of a step share its seconds by their samples.
- * returns whether the server goes on */
+/* Charges a step's seconds to users in proportion to their samples.
+ * returns false if the server shuts down */
 static bool charge(const struct decoding *d, double seconds)
 {
     pthread_mutex_lock(&d->t->lock);
@@ -449,7 +449,7 @@ void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job)
     const kg_status status = decode(&d, job, sampler.path, &err);
     if (status == KG_OK)
         return;
-    kg_tinker_close_engine(t); /* it holds the requests */
+    kg_tinker_close_engine(t); /* its requests are freed below */
     while (d.open) {
         struct asked *a = d.open;
         d.open = a->next;

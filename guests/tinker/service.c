@@ -24,7 +24,7 @@ enum {
     IDLE_S = 60,
     DEFAULT_REQUESTS = 2048,
     DEFAULT_HELD = 256 << 20,
-    DEFAULT_MODELS = 4, /* of each of several users */
+    DEFAULT_MODELS = 4, /* per user, if there are several users */
     HANDLES = 1 << 16,
 };
 
@@ -33,7 +33,7 @@ static size_t max_body(const struct kg_tinker *t)
     return t->opts.max_body_bytes ? t->opts.max_body_bytes : MAX_BODY;
 }
 
-/* Releases of the SDK that the tests speak for. */
+/* Releases of the SDK that kedge was tested with. */
 static const char *const tested[] = {"0.38.0"};
 
 int kg_tinker_http_status(kg_status status)
@@ -47,7 +47,7 @@ int kg_tinker_http_status(kg_status status)
     return i < sizeof known / sizeof *known && known[i] ? known[i] : 500;
 }
 
-/* Only the queue has no space here: handlers write no files. */
+/* ENOSPACE can only mean a full queue (429): handlers write no files. */
 static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *body,
                   const struct kg_err *err)
 {
@@ -60,7 +60,7 @@ static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *b
 
 /* ---- sessions ---- */
 
-/* The user's oldest of a kind gives way. Under the lock. */
+/* Drops the user's oldest handle of a kind. Call under the lock. */
 static void drop_handle(struct kg_tinker_user *u, bool samples)
 {
     struct kg_tinker_handle **oldest = NULL, *h;
@@ -123,7 +123,7 @@ struct request {
     const char *path;
     struct kg_json_doc doc; /* of a POST */
     struct kg_http_exchange *x;
-    bool later; /* x is answered by another */
+    bool later; /* another function replies to x */
 };
 typedef kg_status now_fn(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                          struct kg_err *err);
@@ -164,7 +164,7 @@ static kg_status heartbeat(struct kg_str *out, struct kg_tinker_user *u,
 static kg_status get_info(struct kg_str *out, struct kg_tinker_user *u, struct request *q,
                           struct kg_err *err)
 {
-    const char *dir = u->t->opts.model->dir; /* whose client may run in another folder */
+    const char *dir = u->t->opts.model->dir; /* clients may run in another folder */
     char whole[PATH_MAX];
     struct kg_tinker_facts f;
     const char *id;
@@ -200,7 +200,7 @@ static kg_status weights_info(struct kg_str *out, struct kg_tinker_user *u,
                          f.mlp ? "true" : "false", f.attn ? "true" : "false");
 }
 
-/* The base, or weights that must be there now. */
+/* A sampler of the base model, or of saved weights, which must exist. */
 static kg_status create_sampler(struct kg_str *out, struct kg_tinker_user *u,
                                 struct request *q, struct kg_err *err)
 {
@@ -299,13 +299,13 @@ static kg_status put_run(struct kg_str *out, struct kg_tinker_user *u, struct re
 
 /* ---- the table ---- */
 
-/* One of: a constant answer; now, an answer at once; else a job, whose scope is the value
- * of a key. */
+/* A request gets a constant reply, or a reply at once (now), or becomes a job, whose
+ * scope is the value of key `scope`. */
 static const struct row {
     const char *method, *path, *help, *constant;
     now_fn *now;
-    kg_tinker_run_fn *run; /* NULL: it samples */
-    const char *scope;     /* NULL: SESSION:train:SEQ, of a model that it creates */
+    kg_tinker_run_fn *run; /* NULL: the job samples */
+    const char *scope;     /* NULL: SESSION:train:SEQ, the model that the job creates */
     bool proto;
 } rows[] = {
     {"GET", "/api/v1/healthz", "whether it serves", "{\"status\": \"ok\"}"},
@@ -379,7 +379,7 @@ static kg_status scope_of(struct kg_tinker_job *job, const struct row *row,
     return KG_OK;
 }
 
-/* The body as text, in `own` if it came compressed. */
+/* The body as text; in `own` if it was compressed. */
 static kg_status take_body(const char **body, size_t *n, struct kg_str *own,
                            const struct kg_http_exchange *x, const struct kg_tinker *t,
                            struct kg_err *err)
@@ -419,7 +419,7 @@ static kg_status read_json(struct kg_tinker_job *job, const struct row *row,
     return kg_tinker_read_args(job, err);
 }
 
-/* job: as it was before it was queued */
+/* job: a copy from before it was queued, because the worker may have freed the job */
 static kg_status put_future(struct kg_str *out, int64_t id,
                             const struct kg_tinker_job *job, struct kg_err *err)
 {
@@ -585,7 +585,7 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
     return status;
 }
 
-/* The job that runs ends first; the others are lost, and their clients told. */
+/* Waits for the running job; drops the others and replies 503 to their clients. */
 void kg_tinker_close(struct kg_tinker *t)
 {
     pthread_mutex_lock(&t->lock);

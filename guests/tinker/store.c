@@ -19,7 +19,7 @@
 enum { MAX_FACTS_BYTES = 1 << 16, MAX_META_BYTES = 1 << 15 };
 static const char scheme[] = "tinker://";
 
-/* Letters, digits and -_.: but no dot first. */
+/* Letters, digits, '-', '_', '.' and ':'; not '.' first. */
 bool kg_tinker_is_name(const char *name)
 {
     const size_t n = strlen(name);
@@ -32,7 +32,7 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker_user *u,
                            const char *path, struct kg_err *err)
 {
     char part[3][KG_TINKER_ID];
-    int n = 0; /* that were read: a name that is too long must not match a shorter one */
+    int n = 0; /* bytes read: a name that is too long must not match a shorter one */
     bool good = strncmp(path, scheme, sizeof scheme - 1) == 0 &&
                 sscanf(path + sizeof scheme - 1, "%95[^/]/%95[^/]/%95[^/]%n", part[0],
                        part[1], part[2], &n) == 3 &&
@@ -237,15 +237,15 @@ kg_status kg_tinker_save(const struct kg_tinker_model *m,
 static const char *const kinds[2][2] = {{"weights", "training"},
                                         {"sampler_weights", "sampler"}};
 
-/* A list that is written: of runs, or of a run's checkpoints of a kind. */
+/* A list to write: of runs, or of a run's checkpoints of one kind. */
 struct list {
     struct kg_str *out;
     const struct kg_tinker_user *u;
     const char *id; /* of the run; NULL: runs */
     int kind;
-    bool last; /* only the last stays: by its time, then by name */
+    bool last; /* keep only the latest entry: by time, then by name */
     size_t n;
-    char latest[32]; /* of the last: its time */
+    char latest[32]; /* time of the latest entry so far */
 };
 static kg_status put_list(struct list *l, struct kg_err *err);
 
@@ -305,7 +305,7 @@ static kg_status put_entry(struct list *l, const char *name, const struct kg_jso
     return l->id ? put_checkpoint(l, name, when, r, err) : put_run(l, name, when, r, err);
 }
 
-/* Folders without facts may lie beside those of the server. */
+/* Skips folders without facts, which are not the server's. */
 static kg_status put_folder(struct list *l, const char *dir, const char *name,
                             size_t from, struct kg_err *err)
 {

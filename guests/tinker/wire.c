@@ -155,7 +155,7 @@ static kg_status take_part(void *to, const struct kg_protobuf_field *f,
     return f->number == 2 ? take_input(to, f, err) : KG_OK;
 }
 
-/* Every input has a value for each token, or k; and all data have those of the first. */
+/* Every input has one value per token, or k; all data have the first datum's inputs. */
 static kg_status check_datum(const struct datum *d, struct kg_err *err)
 {
     struct kg_tinker_batch *b = d->b;
@@ -188,7 +188,7 @@ static kg_status check_datum(const struct datum *d, struct kg_err *err)
     return KG_OK;
 }
 
-/* returns an element as a whole number; 0 if it is none */
+/* *real: the element.   returns it as an integer, or 0 for a float */
 static int64_t element(double *real, const struct tensor *t, size_t i)
 {
     int64_t whole = 0;
@@ -240,7 +240,7 @@ static kg_status add_values(const struct datum *d, struct kg_err *err)
     return KG_OK;
 }
 
-/* Its tokens are in the batch; its last target follows them. */
+/* The datum's tokens are already in b->packed; appends its last target to them. */
 static kg_status add_datum(const struct datum *d, struct kg_err *err)
 {
     struct kg_tinker_batch *b = d->b;
@@ -281,7 +281,7 @@ static kg_status take_any(void *to, const struct kg_protobuf_field *f, struct kg
     return KG_OK;
 }
 
-/* The later of two values of a key wins. */
+/* If a key occurs twice, the later value counts. */
 static kg_status take_setting(struct kg_tinker_batch *b,
                               const struct kg_protobuf_field *f, struct kg_err *err)
 {
@@ -392,7 +392,7 @@ static kg_status put_bytes(struct kg_str *out, uint32_t field, const void *bytes
     return n > 0 ? kg_str_append(out, bytes, n, err) : KG_OK;
 }
 
-/* Closes a message that begins at `from` of out: its length goes before it. */
+/* Ends a message that begins at `from` of out: inserts its tag and length before it. */
 static kg_status close_message(struct kg_str *out, size_t from, uint32_t field,
                                struct kg_err *err)
 {

@@ -22,7 +22,7 @@
 
 enum { MAX_RANK = 1024, SNAPSHOTS = 8, IDLE_MS = 200 };
 static const double LEAST_S = 1e-4;
-static const double lora_alpha = 32; /* whatever the rank, as Tinker has it */
+static const double lora_alpha = 32; /* for every rank, as in Tinker */
 
 /* ---- models ---- */
 
@@ -47,7 +47,7 @@ kg_status kg_tinker_model_of(struct kg_tinker_model **m, const struct kg_tinker_
                    job->scope);
 }
 
-/* An anchor shares the model's frozen weights, so it goes first. */
+/* An anchor shares the model's frozen weights, so it is freed first. */
 static void free_model(struct kg_tinker_model *m)
 {
     struct kg_tinker *t = m->user->t;
@@ -142,7 +142,7 @@ static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker
     return kg_optim_create(&m->state.optim, m->state.model, &optim, err);
 }
 
-/* The model is in the list, and its run.json on the disk, or it is freed. */
+/* Writes run.json and adds the model to the list. On an error, frees the model. */
 static kg_status admit(struct kg_tinker_model *m, const struct kg_tinker_facts *f,
                        const struct kg_tinker_job *job, kg_status status,
                        struct kg_err *err)
@@ -220,7 +220,7 @@ kg_status kg_tinker_create_model(struct kg_tinker_job *job, struct kg_err *err)
 
 /* ---- loading ---- */
 
-/* When the anchor moves, until a loss says otherwise. */
+/* Restores the rule by which the anchor moves, until the next loss replaces it. */
 static kg_status take_rule(struct kg_algo *a, const struct kg_tinker_facts *f,
                            struct kg_err *err)
 {
@@ -232,7 +232,7 @@ static kg_status take_rule(struct kg_algo *a, const struct kg_tinker_facts *f,
     return KG_OK;
 }
 
-/* The whole state, or the weights alone. */
+/* Loads the whole state, or only the weights. */
 static kg_status take_state(struct kg_tinker_model *m, const char *dir, bool whole,
                             const struct kg_tinker_facts *f, struct kg_err *err)
 {
@@ -347,7 +347,7 @@ kg_status kg_tinker_optim_step(struct kg_tinker_job *job, struct kg_err *err)
 
 /* ---- saving ---- */
 
-/* The path that the client named, or one of the server's own names, of a number. */
+/* A path with the name that the client gave, or without one with the name OWN-NUMBER. */
 static kg_status path_of(char path[256], const struct kg_tinker_job *job,
                          const char *kind, const char *own, int64_t number,
                          struct kg_err *err)
@@ -368,7 +368,7 @@ static kg_status path_of(char path[256], const struct kg_tinker_job *job,
     return KG_OK;
 }
 
-/* Samplers go by their path: an open one has the weights that were there before. */
+/* An open engine is found by its path; this one has the weights from before the save. */
 static kg_status save(const struct kg_tinker_model *m, const struct kg_tinker_job *job,
                       const char *path, bool state, struct kg_err *err)
 {
@@ -390,7 +390,7 @@ kg_status kg_tinker_save_weights(struct kg_tinker_job *job, struct kg_err *err)
                          "{\"type\": \"save_weights\", \"path\": \"%s\"}", path);
 }
 
-/* Of those without a name the newest stay. */
+/* Of saves without a name, only the newest SNAPSHOTS are kept. */
 static void drop_snapshot(const struct kg_tinker_job *job, int64_t number)
 {
     char path[256];
@@ -460,8 +460,8 @@ static struct kg_tinker_job *open_job(const struct kg_tinker_model *m, int64_t f
     return job;
 }
 
-/* Jobs of unknown models, those that were run, and those whose predecessor was lost, run
- * at once: they fail. */
+/* Jobs that will fail run at once, too: those of unknown models, those that have already
+ * run, and late ones whose predecessor never arrived. */
 static bool may_run(const struct kg_tinker_job *job)
 {
     const struct kg_tinker_model *m = find_model(job);
@@ -469,7 +469,7 @@ static bool may_run(const struct kg_tinker_job *job)
            (job->late && !open_job(m, m->next_seq, m->next_seq));
 }
 
-/* The first that may run, of the user who computed least. */
+/* The first job that may run, of the user with the fewest seconds. */
 struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t)
 {
     struct kg_tinker_job *best = NULL;
@@ -484,7 +484,7 @@ struct kg_tinker_job *kg_tinker_next(struct kg_tinker *t)
     return best;
 }
 
-/* What fails at once has its price, too. */
+/* Charges LEAST_S, so that jobs that fail at once are not free. */
 void kg_tinker_take(struct kg_tinker_job *job)
 {
     job->running = true;
@@ -499,8 +499,8 @@ void kg_tinker_charge(struct kg_tinker_user *u, double seconds)
     pthread_mutex_unlock(&u->t->lock);
 }
 
-/* All that waits for a request that never came fails, so that no update is made of half a
- * batch, and the model goes on after it. */
+/* Fails all jobs that wait for a request that never arrived, so that no update uses half
+ * a batch. The model continues after them. */
 static void give_up(struct kg_tinker_model *m)
 {
     struct kg_tinker *t = m->user->t;
@@ -553,7 +553,7 @@ static void run_job(struct kg_tinker_job *job)
 void *kg_tinker_work(void *tinker)
 {
     struct kg_tinker *t = tinker;
-    kg_threads_set(t->threads); /* a thread begins with the machine's number */
+    kg_threads_set(t->threads); /* a new thread has OpenMP's default number */
     for (;;) {
         const struct timespec until = kg_clock_deadline(IDLE_MS);
         pthread_mutex_lock(&t->lock);
