@@ -38,7 +38,7 @@ static kg_status give_real(const struct giver *g, const char *key,
                                     : KG_OK;
 }
 
-/* Scalings that are tensors are declared elsewhere. */
+/* Scalings that GGUF stores as tensors are declared in export.c. */
 static kg_status give_rope(const struct giver *g)
 {
     const struct kg_json *rope = kg_json_get(g->config, "rope_scaling");

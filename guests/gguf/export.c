@@ -25,16 +25,16 @@ enum part { WEIGHT, LORA_A, LORA_B };
 
 struct out {
     char name[KG_GGUF_NAME + 1];
-    const struct kg_param *first; /* the weight of the first expert, or all */
-    int32_t n;                    /* experts; 1 */
-    enum part part;               /* what of the weight is written */
+    const struct kg_param *first; /* the weight; of experts, that of expert 0 */
+    int32_t n;                    /* number of experts; 1 for other weights */
+    enum part part;               /* the weight, or one of its LoRA factors */
     const struct kg_quant *type;
 };
 
 struct job {
     const struct kg_export_opts *opts;
     struct kg_model *m;    /* an outline; owned */
-    struct kg_st_set *set; /* owned: of the model, or of the adapters */
+    struct kg_st_set *set; /* owned: tensors of the model, or of the adapters */
     const struct kg_gguf_arch *arch;
     const struct kg_quant *wanted; /* NULL: as stored */
     struct kg_gguf_writer w;
@@ -59,7 +59,7 @@ static const struct kg_st_tensor *tensor_of(const struct job *j, const struct ou
     return kg_st_find(j->set, param_of(out, expert)->name);
 }
 
-/* Whether bytes go as they are: rows and values are llama.cpp's already. */
+/* Whether tensors are copied byte by byte: a GGUF source has llama.cpp's layout. */
 static bool is_copied(const struct job *j)
 {
     return !j->wanted && !j->opts->adapter && kg_source_is_file(j->m->dir);
@@ -91,7 +91,7 @@ static const struct kg_quant *type_of(struct job *j, const struct kg_st_tensor *
     return kg_quant_named(fall_back[i]);
 }
 
-/* Expert 0 stands for all of its layer. */
+/* All experts of a layer are one tensor of the file, listed with expert 0. */
 static bool is_further_expert(const char *name)
 {
     const char *at = strstr(name, ".experts.");
@@ -104,7 +104,7 @@ static kg_status declare(struct job *j, struct out *out, struct kg_err *err)
     const struct kg_st_tensor *t = tensor_of(j, out, 0);
     int64_t shape[3] = {out->n, t->shape[0], t->shape[1]};
     const bool each = out->n > 1 || strstr(out->first->name, ".experts.");
-    /* the gate of a shared expert has one row, and is a vector there */
+    /* the gate of a shared expert has one row, and is a vector in GGUF */
     const bool vector = t->n_dims == 1 ||
                         (out->part == WEIGHT && strstr(out->name, "ffn_gate_inp_shexp"));
 
@@ -159,7 +159,8 @@ static kg_status list(struct job *j, struct kg_err *err)
 
 /* ---- values ---- */
 
-/* The row here that is row r of the file to be written. */
+/* The row of the checkpoint that is row r of the GGUF file: with PAIRED, GGUF interleaves
+ * the two halves of each head of q and k. */
 static int64_t row_of(const struct job *j, const struct out *out, int64_t r)
 {
     const int64_t hd = j->m->config.head_dim, in_head = r % hd;
@@ -170,13 +171,13 @@ static int64_t row_of(const struct job *j, const struct out *out, int64_t r)
     return r - in_head + in_head / 2 + (in_head % 2) * (hd / 2);
 }
 
-/* Rows of a tensor, of which a band is converted at a time. */
+/* Rows of a tensor, converted a band at a time. */
 struct rows {
     const struct kg_st_tensor *t;
     int64_t n, cols;
-    float times, plus;  /* values are multiplied, or added to, by these */
+    float times, plus;  /* factor; or, if not 0, summand of each value */
     float *x;           /* (BAND or one row) owned */
-    unsigned char *raw; /* the same as written; owned */
+    unsigned char *raw; /* owned: the band as it is written */
 };
 enum { BAND = 1 << 20 /* values, at least one row */ };
 
@@ -213,12 +214,12 @@ static kg_status narrow(unsigned char *raw, const struct kg_quant *q, const floa
     return kg_dtype_convert(raw, dtype, x, KG_F32, (size_t)n, err);
 }
 
-/* Row r of the file as row i of the band. */
+/* Converts row r of the file to row i of the band. */
 static kg_status convert(const struct job *j, const struct out *out, const struct rows *w,
                          int64_t r, int64_t i, struct kg_err *err)
 {
     const struct kg_quant *q = out->type;
-    const bool half = q->narrow || strcmp(q->name, "F16") == 0; /* or of such a scale */
+    const bool half = q->narrow || strcmp(q->name, "F16") == 0; /* F16, or F16 scales */
     const float most = half ? 65504 : FLT_MAX;
     float *x = w->x + i * w->cols;
 
@@ -319,9 +320,9 @@ static kg_status declare_rope(struct job *j, const struct kg_json *config,
     return KG_OK;
 }
 
-/* ---- what was written ---- */
+/* ---- checking the written file ---- */
 
-/* Fields that a reader does not need: those of training, and the name of the class. */
+/* Fields that may differ: those of training, and the name of the class. */
 static bool is_free(const char *key)
 {
     static const char *const free[] = {"architectures", "model_type", "torch_dtype",
@@ -379,7 +380,7 @@ static kg_status compare(const struct kg_json *want, const struct kg_json *found
     return KG_OK;
 }
 
-/* All fields of a config, with the usual ones. */
+/* All fields of a config, including those with default values. */
 static kg_status whole_config(struct kg_json_doc *doc, const struct kg_model_config *c,
                               struct kg_err *err)
 {
@@ -414,7 +415,7 @@ out:
 
 /* ---- the file ---- */
 
-/* The last part of the name of a folder or file. */
+/* general.name: the last component of the path. */
 static kg_status put_name(struct job *j, const char *dir, struct kg_err *err)
 {
     size_t n = strlen(dir), first;
@@ -443,8 +444,8 @@ static kg_status put_model(struct job *j, const struct kg_json *config,
     return declare_rope(j, config, err);
 }
 
-/* llama.cpp scales every adapter by one alpha / its rank: that of the first here, and the
- * others' B are multiplied by what theirs differs by. */
+/* A file has one alpha, and llama.cpp scales each adapter by alpha / rank. Writes the
+ * alpha of the first adapter; rows_of multiplies the B of the others by the ratio. */
 static kg_status put_lora(struct job *j, struct kg_err *err)
 {
     const char *arch = j->arch->name;
@@ -496,7 +497,7 @@ static kg_status write_named(struct job *j, const char *path, struct kg_err *err
     KG_TRY_GOTO(out, kg_file_remove_stale(path, err));
     KG_TRY_GOTO(out, kg_file_temporary(&work, path, err));
     status = write_file(j, config.root, work.data, err);
-    kg_gguf_writer_release(&j->w); /* removes what is not whole */
+    kg_gguf_writer_release(&j->w); /* removes an incomplete file */
     if (status == KG_OK && !j->opts->adapter)
         status = check_written(j, config.root, work.data, err);
     if (status == KG_OK)

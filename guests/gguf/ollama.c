@@ -22,19 +22,19 @@ struct talk {
 enum piece {
     FIRST,   /* before the first user's message, without a system message */
     OPENING, /* before the system message */
-    BETWEEN, /* after it */
+    BETWEEN, /* after the system message */
     ASKS,    /* after a user's message: the assistant's turn begins */
-    GIVEN,   /* beyond that before a message of the assistant's */
-    NEXT,    /* after it, up to the next user's message */
+    GIVEN,   /* between ASKS and a given message of the assistant */
+    NEXT,    /* after the assistant's message, up to the next user's */
     PIECES,
 };
 
 struct made {
     const struct kg_ollama *o;
     struct kg_chat_opts opts;
-    struct kg_str bos; /* what the tokenizer puts before a text by itself */
+    struct kg_str bos; /* text of the BOS token, which the tokenizer adds itself */
     struct kg_str piece[PIECES];
-    bool late; /* the system message stands before the last user's */
+    bool late; /* the system message comes before the last user's */
     bool none; /* the chat template has no system messages */
 };
 
@@ -58,7 +58,7 @@ static kg_status put_variables(struct kg_str *out, const struct talk *t,
     return kg_str_puts(out, "]}", err);
 }
 
-/* Without what the tokenizer writes itself. */
+/* Renders t by the chat template, without BOS. */
 static kg_status render(struct kg_str *out, const struct made *m, const struct talk *t,
                         struct kg_err *err)
 {
@@ -81,7 +81,7 @@ out:
     return status;
 }
 
-/* The same by the pieces. */
+/* Renders t by the pieces, without BOS. */
 static kg_status put_talk(struct kg_str *out, const struct made *m, const struct talk *t,
                           struct kg_err *err)
 {
@@ -108,7 +108,7 @@ static kg_status put_talk(struct kg_str *out, const struct made *m, const struct
     return KG_OK;
 }
 
-/* ---- what the pieces are ---- */
+/* ---- finding the pieces ---- */
 
 static kg_status refuse(const char *found, struct kg_err *err)
 {
@@ -177,7 +177,7 @@ static kg_status cut_system(struct made *m, struct kg_str *text, struct kg_err *
     return set(m, BETWEEN, rule + strlen(words[0]), user, err);
 }
 
-/* *same: every probe conversation is what the pieces give. */
+/* *same: the pieces reproduce every probe conversation */
 static kg_status compare(bool *same, const struct made *m, struct kg_err *err)
 {
     static const char *const contents[][6] = {
@@ -229,14 +229,14 @@ static kg_status find_pieces(struct made *m, struct kg_str *text, struct kg_err 
 
 /* ---- the file ---- */
 
-/* An action of Go's, which begins with {{, may follow the piece. */
+/* Such a piece could not be followed by a Go action, which begins with {{. */
 static bool ends_in_brace(const struct kg_str *piece)
 {
     return piece->len > 0 && piece->data[piece->len - 1] == '{';
 }
 
-/* What stands in a line of its own ends there: a token's text, or a file's name, could go
- * on with another instruction. */
+/* A token's text or a file's name is written into a line; with a line break or quote, it
+ * could add another instruction. */
 static kg_status check_line(const char *what, const char *text, size_t n,
                             struct kg_err *err)
 {
@@ -323,7 +323,7 @@ static kg_status put_stops(struct kg_str *out, const struct made *m, struct kg_e
     return status;
 }
 
-/* The text of the tokens that stand before every text. */
+/* m->bos: the text of the first token that the tokenizer adds to every text, if any */
 static kg_status read_bos(struct made *m, struct kg_err *err)
 {
     const struct kg_encode_opts opts = {.add_special = true};

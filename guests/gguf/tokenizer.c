@@ -46,7 +46,7 @@ static kg_status set(struct tokens *t, int64_t id, struct token token, struct kg
     return KG_OK;
 }
 
-/* llama.cpp looks for a user's piece in the text as it is given: spaces are no U+2581. */
+/* llama.cpp searches the raw text for user-defined pieces, so U+2581 becomes a space. */
 static kg_status put_user(struct kg_gguf_writer *w, const struct token *token,
                           struct kg_err *err)
 {
@@ -66,7 +66,7 @@ static kg_status put_user(struct kg_gguf_writer *w, const struct token *token,
     return status;
 }
 
-/* Rows of the model beyond the tokens, and holes, are [PADn], which is unused. */
+/* Rows of the model without a token become unused tokens [PADn]. */
 static kg_status put_texts(struct kg_gguf_writer *w, const struct tokens *t, size_t rows,
                            bool pieces, struct kg_err *err)
 {
@@ -306,7 +306,7 @@ static kg_status put_chat(struct kg_gguf_writer *w, const char *model,
     return status;
 }
 
-/* Metadata of another file about its tokenizer, without ids, which config.json has. */
+/* Copies a GGUF file's tokenizer metadata, except the ids that config.json has, too. */
 static kg_status copy_values(struct kg_gguf_writer *w, const char *model,
                              struct kg_err *err)
 {

@@ -572,8 +572,7 @@ static double first_mean(const struct group *g)
     return sum / (double)g->n;
 }
 
-/* "LINE,*" is the line's cell with the highest mean of the first metric; ties: the first
- * of them. */
+/* "LINE,*" is the line's first cell with the highest mean of the first metric. */
 static kg_status side_of(const struct group **g, const struct reading *r,
                          const char *name, struct kg_err *err)
 {

@@ -23,8 +23,7 @@ enum { ELEMENTS = (1 << 20) + 4099, LANES_A_RANK = 3 };
 
 /* ---- the sum ---- */
 
-/* A gradient and one lane's share of it in the backend's memory, and host memory to fill
- * and read them. */
+/* A gradient, and one lane's share of it; values: host memory to fill and read them. */
 struct gradient {
     struct kg_slab sum, lane;
     float *values; /* (ELEMENTS) owned */

@@ -597,8 +597,7 @@ static bool recomputes(const struct kg_preset *preset)
     return old && strcmp(old, "recompute") == 0;
 }
 
-/* The row with the bounds of its method's preset, but without that method's KL, mask and
- * entropy term. */
+/* The row with its preset's bounds, but without the preset's KL, mask and entropy. */
 static kg_status take_row(struct kg_algo *algo, enum kg_policy_table table, size_t i,
                           const struct kg_preset *preset, struct kg_err *err)
 {

@@ -703,8 +703,8 @@ static kg_status sympy_normal(struct kg_str *s, const char *text, size_t n,
 
 /* ---- ema-pg: comparison ---- */
 
-/* Algebra is tried for at most two letters, besides sqrt and frac, and no ^{, ^(, ^12 or
- * ^1^. */
+/* Algebra is tried if there are at most two letters (sqrt and frac do not count) and no
+ * ^{, ^(, ^12 or ^1^. */
 static bool may_evaluate(const char *text, size_t n)
 {
     bool seen[256] = {false};

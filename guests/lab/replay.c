@@ -806,8 +806,7 @@ static bool is_kl_alone(const struct kg_run_inputs *in)
            !(in->recipe.train.router_aux > 0);
 }
 
-/* From the last part to the first: all are compared with the exact KL and the objective,
- * which are the last two. */
+/* In reverse: all parts are compared with the last two, exact KL and objective. */
 static kg_status all_parts(struct replay *r, struct kg_err *err)
 {
     struct kg_policy_advantage a = {0};

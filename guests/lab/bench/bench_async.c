@@ -26,7 +26,7 @@
 #include <time.h>
 
 enum { STALENESS = 2, ENDS = 12 /* of 257 ids */, KEYS = 40, OWN = 9, KEY_BYTES = 400 };
-enum { EPISODES = 128 }; /* at most, of a step */
+enum { EPISODES = 128 }; /* at most, per step */
 
 static kg_status make_model(const char *dir, const struct kg_bench_async_size *size,
                             struct kg_err *err)
@@ -65,16 +65,16 @@ static kg_status make_model(const char *dir, const struct kg_bench_async_size *s
     return status;
 }
 
-/* ---- a tool that takes its time ---- */
+/* ---- a slow tool ---- */
 
 struct tool {
     double latency;           /* seconds */
-    uint64_t asked[EPISODES]; /* (n) in order of time */
+    uint64_t asked[EPISODES]; /* (n) episodes of open calls, in order of time */
     double due[EPISODES];
     int n;
 };
 
-/* Where a retriever would be named stand the seconds that an answer takes. */
+/* opts->retriever holds the latency in seconds. */
 static kg_status tool_open(void **state, const struct kg_env_opts *opts,
                            struct kg_err *err)
 {
@@ -158,7 +158,7 @@ static const char *const of_all[] = {
     "rollout.samples=8", "rollout.max_batch=64", "rollout.max_tokens=160",
     "train.steps=1000", "train.updates_per_step=1", "optim.lr=1e-12",
     "checkpoint.every=0", "eval.at_start=false", "log.report=false",
-    /* else all rewards are 0, and no update is made */
+    /* without this all rewards would be 0, and no update would be made */
     "rollout.overlong_buffer=140", NULL};
 static const char *const of_tools[] = {"episode.env=calculator", "episode.turns=2",
                                        "episode.turn_tokens=48", "episode.obs_tokens=64",
@@ -213,7 +213,7 @@ static kg_status make_config(struct running *x, const struct comparison *c, int 
     return kg_train_config(&x->config, NULL, keys, n, err);
 }
 
-/* The tool in the place of the calculator. */
+/* Replaces the calculator by the tool. */
 static kg_status take_tool(struct kg_run *run, struct kg_err *err)
 {
     kg_episodes_close(run->work.episodes);
@@ -243,7 +243,7 @@ static kg_status begin(struct running *x, const struct comparison *c, int stalen
 
 /* ---- side by side ---- */
 
-/* As train/loop.c takes it. */
+/* One step, as in train/loop.c. */
 static kg_status take_step(struct kg_run *run, struct kg_err *err)
 {
     struct kg_ahead *a = &run->work.ahead;
@@ -258,8 +258,8 @@ static kg_status take_step(struct kg_run *run, struct kg_err *err)
     return kg_ahead_pass(run, err);
 }
 
-/* The first steps fill the schedule and the caches of the machine, and let time pass that
- * the other run's steps gave to tools. */
+/* The first steps are not timed. They fill the pipeline and the machine's caches, and use
+ * up tool replies that became due during the other run's steps. */
 static kg_status take_steps(struct running *x, int first, int n, struct kg_err *err)
 {
     double since = 0;
@@ -341,6 +341,6 @@ kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err)
     static const struct kg_bench_async_size size = {
         .steps = 8, .rounds = 3, .prompts = 2, .hidden = 256, .layers = 4};
 
-    kg_signal_install(); /* else Ctrl-C leaves the folder of the runs */
+    kg_signal_install(); /* so that Ctrl-C removes the folder of the runs */
     return kg_bench_async_of(r, &size, err);
 }

@@ -16,14 +16,14 @@ static const double at_most = 1.1;
 
 struct gradient {
     struct kg_ranks *ranks;
-    struct kg_slab lane;         /* and then the sum, as an update has it */
-    float *came;                 /* (lane.n) of the bytes alone, where the lane is */
-    struct kg_ranks_part *parts; /* (2, ranks): out and in, of the bytes alone */
+    struct kg_slab lane;         /* this rank's lane, then the sum, as in an update */
+    float *came;                 /* (lane.n) received by move_bytes, in lane's memory */
+    struct kg_ranks_part *parts; /* (2, ranks): sent and received by move_bytes */
     double *seconds;             /* (ranks) */
     uint64_t sent;               /* by this rank in one exchange of the gradient */
 };
 
-/* Memory that was written is memory. */
+/* Writes all of the lane, because the system assigns memory only when it is written. */
 static kg_status fill(struct kg_slab *lane, struct kg_err *err)
 {
     float *values = kg_mem_calloc((size_t)lane->n, sizeof *values, "bench ranks", err);
@@ -54,7 +54,7 @@ static kg_status take_memory(struct gradient *g, struct kg_ranks *r,
     return err->code;
 }
 
-/* What was launched is done. */
+/* Waits until the backend has done all launched work. */
 static kg_status settle(const struct gradient *g, struct kg_err *err)
 {
     float one;
@@ -62,7 +62,7 @@ static kg_status settle(const struct gradient *g, struct kg_err *err)
     return g->lane.backend->host_memory ? KG_OK : kg_slab_read(&one, &g->lane, 0, 1, err);
 }
 
-/* Each rank's cut to its owner, and added there. */
+/* Sends each shard to the rank that owns it, which adds it. */
 static kg_status exchange(struct gradient *g, struct kg_err *err)
 {
     const struct kg_lane_blocks own = {.block = {&g->lane}, .n = 1};
@@ -73,7 +73,7 @@ static kg_status exchange(struct gradient *g, struct kg_err *err)
     return settle(g, err);
 }
 
-/* What came of the bytes alone, added by itself. */
+/* The additions of an exchange alone: adds what move_bytes received. */
 static kg_status add_bytes(struct gradient *g, struct kg_err *err)
 {
     const struct kg_cut own = kg_cut_of(g->lane.n, g->ranks->me, g->ranks->n);
@@ -84,7 +84,7 @@ static kg_status add_bytes(struct gradient *g, struct kg_err *err)
     return settle(g, err);
 }
 
-/* The same cuts, to where nobody adds them. */
+/* The transfer of an exchange alone: moves the same shards, but adds nothing. */
 static kg_status move_bytes(struct gradient *g, struct kg_err *err)
 {
     const int n = g->ranks->n, me = g->ranks->me;
@@ -124,11 +124,11 @@ static kg_status timed(double *seconds, struct gradient *g,
     return KG_OK;
 }
 
-/* Seconds of each turn, sorted in the end. */
+/* Seconds of each repetition; each array is sorted at the end. */
 struct turns {
     double part[TURNS];  /* the exchange */
-    double whole[TURNS]; /* its bytes alone */
-    double added[TURNS]; /* and its additions */
+    double whole[TURNS]; /* its transfer alone */
+    double added[TURNS]; /* its additions alone */
     double share[TURNS]; /* part / whole */
     double both[TURNS];  /* part / (whole + added) */
 };

@@ -55,7 +55,7 @@ struct work {
     struct kg_head head;
     struct kg_head_out out;
     struct kg_head_grad grad;
-    double *numbers; /* of the head's rows; owned, as the next two */
+    double *numbers; /* of the head's rows; owned, as are the next two */
     float *logp;
     int32_t *target;
     struct kg_adamw adamw;
@@ -110,7 +110,7 @@ static kg_status matrix(struct kg_mat *m, struct work *w, enum kg_dtype dtype,
                 err);
 }
 
-/* As products read it. */
+/* A weight in the layout that products read. */
 static kg_status weight(struct kg_mat *m, struct work *w, int64_t rows, int64_t cols,
                         struct kg_err *err)
 {
@@ -142,7 +142,7 @@ static kg_status measure(struct work *w, const struct kg_bench_rate *rate,
     double seconds;
 
     w->turns = 1;
-    KG_TRY(run(&seconds, w, err)); /* warm: plans are chosen */
+    KG_TRY(run(&seconds, w, err)); /* warm-up: the backend chooses plans */
     KG_TRY(run(&seconds, w, err));
     w->turns = (int64_t)fmin(ceil(WORK_SECONDS / seconds), MOST_TURNS);
     KG_TRY(kg_bench_time(&t, w->r, &job, err));
@@ -227,7 +227,7 @@ static kg_status make_attention(struct work *w, bool backward, struct kg_err *er
     return matrix(&w->dout, w, ct, rows, WIDTH, err);
 }
 
-/* Two products of the causal half forward, five back. */
+/* Counts two products over the causal half forward, five backward. */
 static kg_status bench_attention(struct work *w, bool backward, struct kg_err *err)
 {
     double length = w->sizes->length;
@@ -240,7 +240,7 @@ static kg_status bench_attention(struct work *w, bool backward, struct kg_err *e
              backward ? "backward" : "forward", w->sizes->sequences, w->sizes->length);
     w->call = backward ? attend_back : attend;
     KG_TRY(make_attention(w, backward, err));
-    /* made of fp32 on the CPU */
+    /* on the CPU, attention computes in fp32 */
     return measure(w, &rate, kg_bench_compute(w->r, w->r->be->host_memory), err);
 }
 
@@ -283,7 +283,7 @@ static kg_status make_head(struct work *w, int64_t d, bool backward, struct kg_e
     return matrix(&w->grad.dweight, w, KG_F32, vocab, d, err);
 }
 
-/* Back there are three products: logits, and what both sides get. */
+/* The backward has three products: the logits again, and both gradients. */
 static kg_status bench_head(struct work *w, int64_t d, bool backward, struct kg_err *err)
 {
     double product = 2.0 * (double)w->sizes->head_rows * w->sizes->vocab * (double)d;

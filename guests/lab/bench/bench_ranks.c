@@ -14,20 +14,20 @@
 #include <stdio.h>
 
 enum { SIZES = 6, REPEATS = 9, WORD = 8 };
-/* sent by a rank to all others together, at least a word to each */
+/* bytes that a rank sends to all others together, at least a word to each */
 static const size_t sizes[SIZES] = {1 << 6,  1 << 10, 1 << 14,
                                     1 << 18, 1 << 22, KG_BENCH_EXCHANGE};
 
 /* Sent and received, in words of WORD bytes. */
 struct mail {
     struct kg_ranks *ranks;
-    const struct kg_backend *gpu; /* what moves is its memory; NULL: the host's */
+    const struct kg_backend *gpu; /* exchanges its memory; NULL: host memory */
     uint64_t *out;                /* (most) */
     uint64_t *in;                 /* (ranks, most) */
-    uint64_t *sent, *came;        /* what moves: the same, or of the GPU */
+    uint64_t *sent, *came;        /* out and in, or their copies on the GPU */
     struct kg_ranks_part *parts;  /* (2, ranks): out and in */
     double *seconds;              /* (ranks) */
-    size_t most;                  /* of `sizes` the last, in words to each */
+    size_t most;                  /* words to each rank at the largest size */
     int n_sizes;
 };
 
@@ -107,7 +107,7 @@ static kg_status check_mail(const struct mail *m, size_t words, struct kg_err *e
     return KG_OK;
 }
 
-/* *seconds of the slowest rank. */
+/* *seconds: of the slowest rank */
 static kg_status one_exchange(double *seconds, struct mail *m, struct kg_err *err)
 {
     struct kg_ranks *r = m->ranks;
@@ -123,7 +123,7 @@ static kg_status one_exchange(double *seconds, struct mail *m, struct kg_err *er
     return KG_OK;
 }
 
-/* t of exchanges of `words` to each, the first of them not timed. */
+/* t: exchanges of `words` words to each rank, after one that is not timed */
 static kg_status time_size(struct kg_bench_timing *t, struct mail *m, size_t words,
                            struct kg_err *err)
 {

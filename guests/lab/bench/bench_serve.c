@@ -24,7 +24,7 @@ enum { PROMPT = 16, MAX_ROUNDS = 4096, MAX_STREAMS = 512, ANSWER_MS = 600000 };
 
 struct load {
     struct kg_serve_load_opts opts;
-    struct kg_rollout *engine; /* alone */
+    struct kg_rollout *engine; /* for runs without the server */
     struct kg_request *requests;
     struct kg_traj *trajs;
     int32_t (*prompts)[PROMPT];
@@ -32,7 +32,7 @@ struct load {
     pthread_t thread; /* of the server */
     bool thread_runs;
     atomic_bool stop;
-    kg_status served; /* by the thread */
+    kg_status served; /* status of the thread */
     struct kg_err served_err;
     struct kg_http_client *client;
     char url[80];
@@ -94,7 +94,7 @@ static kg_status run_alone(double *seconds, struct load *l, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of all threads of the process: what a busy machine cannot distort. */
+/* Processor time of all threads: a busy machine distorts it less than elapsed time. */
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -195,7 +195,7 @@ static kg_status run_served(double *seconds, struct load *l, struct kg_err *err)
         KG_TRY(ask(l, i, err));
     while (kg_http_client_waiting(l->client) > 0) {
         KG_TRY(kg_http_client_poll(l->client, 10, on_answer, l, err));
-        usleep(5000); /* the clients, which share the cores, take many pieces at a time */
+        usleep(5000); /* clients share the server's cores: read many chunks at a time */
     }
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
@@ -246,12 +246,12 @@ static kg_status report(struct kg_str *out, const struct load *l, struct kg_err 
                    "us a token", err);
 }
 
-/* ---- all of it ---- */
+/* ---- the benchmark ---- */
 
 static kg_status run_rounds(struct load *l, struct kg_err *err)
 {
     double unused;
-    KG_TRY(run_served(&unused, l, err)); /* connections, caches */
+    KG_TRY(run_served(&unused, l, err)); /* opens connections, warms caches */
     for (int i = 0; i < l->opts.rounds; i++) {
         double start = cpu_seconds();
         KG_TRY(run_alone(&l->alone_s[i], l, err));

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The reductions of the mathematics tree; the search tree has token means alone. */
+/* *math: the mathematics tree, which has several reductions; the other has token means */
 static kg_status is_math(bool *math, const struct kg_golden_case *g, struct kg_err *err)
 {
     const char *name = kg_json_text(kg_json_get(g->json, "name"), NULL), *mode;
@@ -61,7 +61,7 @@ static kg_status metrics(struct kg_golden_batch *e, struct kg_golden_part part, 
     struct kg_golden_case *g = e->g;
 
     KG_TRY(kg_golden_metric_of(g, "actor/pg_clipfrac", part, (double)m->clips / n, err));
-    if (!math || m->gap_max <= e->algo.ratio_clamp) /* the published one is clamped */
+    if (!math || m->gap_max <= e->algo.ratio_clamp) /* the published value is clamped */
         KG_TRY(kg_golden_metric_of(g, "actor/ppo_kl", part, m->k1_sum / n, err));
     KG_TRY(kg_golden_metric_of(g, "actor/pg_loss", part, share * e->grad.pg, err));
     return kg_golden_metric_of(g, "actor/kl_loss", part, share * e->grad.kl, err);
@@ -90,7 +90,7 @@ static kg_status micro_batch(struct kg_golden_batch *e, struct kg_golden_part pa
     return kg_golden_run(e, true, err);
 }
 
-/* The first of the micro-batches, whose number must divide the rows. */
+/* part: the first micro-batch; the number of micro-batches must divide the rows. */
 static kg_status split(struct kg_golden_part *part, struct kg_golden_case *g,
                        int64_t rows, struct kg_err *err)
 {

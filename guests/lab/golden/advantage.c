@@ -43,7 +43,7 @@ static const struct kg_golden_name names[] = {
     {NULL, NULL},
 };
 
-/* The row of an estimator with its options. */
+/* The row of algo.advantage for an estimator with its options. */
 static kg_status row_of(const char **row, const struct kg_golden_case *g,
                         struct kg_err *err)
 {
@@ -128,7 +128,7 @@ static kg_status layout_of(struct layout *l, struct kg_golden_case *g, bool comp
     return KG_OK;
 }
 
-/* (N) of an input [B,T]; NULL where the case has none. */
+/* out: (N) values of an input [B,T]; NULL if the case lacks it */
 static kg_status place(const double **out, struct kg_golden_case *g,
                        const struct layout *l, const char *key, struct kg_err *err)
 {
@@ -147,7 +147,7 @@ static kg_status place(const double **out, struct kg_golden_case *g,
     return KG_OK;
 }
 
-/* (B) of an input [B]. */
+/* out: (B) values of an input [B], in the order of l->row; NULL if the case lacks it */
 static kg_status place_rows(const double **out, struct kg_golden_case *g,
                             const struct layout *l, const char *key, struct kg_err *err)
 {
@@ -166,7 +166,7 @@ static kg_status place_rows(const double **out, struct kg_golden_case *g,
     return KG_OK;
 }
 
-/* Several rewards [B,P] and their weights [P]; nothing where the case has none. */
+/* Separate rewards [B,P] and their weights [P], if the case has them. */
 static kg_status place_parts(struct kg_policy_scores *in, struct kg_golden_case *g,
                              const struct layout *l, struct kg_err *err)
 {
@@ -217,7 +217,7 @@ static kg_status options(struct kg_algo *algo, struct kg_golden_case *g, bool se
     KG_TRY(kg_golden_real(&algo->gpg_norm, g, "f_norm", 1, err));
     KG_TRY(kg_golden_real(&algo->std_eps, g, "std_eps", algo->std_eps, err));
     algo->count_eps = search ? 0 : 1e-8;
-    if (strcmp(name, "gdpo_nemo") == 0) { /* its last deviation is divided by as it is */
+    if (strcmp(name, "gdpo_nemo") == 0) { /* the reference's last std has no eps */
         g->excepted = true;
         g->tolerance.rel = g->tolerance.abs = 1e-5;
     }
@@ -241,7 +241,7 @@ static kg_status compare(struct kg_golden_case *g, const struct layout *l,
             continue;
         if (want.x)
             kg_golden_compare(g, "advantages", l->at[n], out->token[n], want.x[l->at[n]]);
-        /* rows of whole answers leave it */
+        /* estimators of whole completions compute no returns: NaN */
         if (returns.x && !isnan(out->returns[n]))
             kg_golden_compare(g, "returns", l->at[n], out->returns[n],
                               returns.x[l->at[n]]);

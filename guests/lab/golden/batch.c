@@ -56,7 +56,7 @@ static kg_status load_tokens(struct kg_golden_batch *e, struct kg_err *err)
     return KG_OK;
 }
 
-/* (N,V) over the temperature; NULL where the case has none. */
+/* out: (N,V) logits divided by the temperature; NULL if the case lacks them */
 static kg_status load_logits(const double **out, struct kg_golden_batch *e,
                              const char *key, struct kg_err *err)
 {
@@ -92,7 +92,7 @@ static kg_status load_plain(const double **out, struct kg_golden_batch *e,
     return KG_OK;
 }
 
-/* Log-probs as given, or of the logits of the same policy where those alone are. */
+/* Log-probs as given; if only the policy's logits are given, computed from them. */
 static kg_status load_logp(const double **out, struct kg_golden_batch *e, const char *key,
                            const char *logits, struct kg_err *err)
 {

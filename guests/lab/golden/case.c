@@ -166,7 +166,7 @@ static kg_status fits(const struct kg_golden_array *a, const struct kg_golden_sh
                    key, expected, found);
 }
 
-/* Infinities and NaN stand as strings. */
+/* Infinities and NaN are strings. */
 static bool number(double *x, const struct kg_json *v)
 {
     const char *text = kg_json_text(v, NULL);

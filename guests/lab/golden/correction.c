@@ -57,8 +57,8 @@ static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
 }
 #undef AT
 
-/* A squared log-ratio to the sampler: inside the row, or K2 to an anchor that is the
- * sampler. */
+/* A penalty on the squared log-ratio to the sampler is part of the row, or it is K2 with
+ * the sampler as anchor. */
 static kg_status regularise(struct kg_golden_batch *e, const char *mode,
                             struct kg_err *err)
 {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Masked means, with the published eps where the case says so. */
+/* Masked means, with the published eps if the case names it. */
 static kg_status reduction(struct kg_golden_batch *e, struct kg_err *err)
 {
     const char *text;

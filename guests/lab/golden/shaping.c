@@ -131,7 +131,7 @@ static kg_status overlong(struct kg_golden_case *g, struct kg_err *err)
     return KG_OK;
 }
 
-/* The tokens under the mask, one after the other; score: what the KL is taken off. */
+/* The tokens under the mask, without gaps; score: the KL is subtracted from it. */
 struct shaped {
     struct kg_golden_array score, mask, old, ref;
     int64_t *begin, *at;
@@ -195,7 +195,7 @@ static kg_status kl_in_reward(struct kg_golden_case *g, struct kg_err *err)
         err);
 }
 
-/* What a mask leaves out keeps its advantage, and is not in the arrays. */
+/* Tokens outside the mask keep their advantage and are not in the arrays. */
 static kg_status kl_in_advantage(struct kg_golden_case *g, struct kg_err *err)
 {
     struct shaped s = {0};
@@ -265,7 +265,7 @@ kg_status kg_golden_ema_update(struct kg_golden_case *g, struct kg_err *err)
         return kg_fail(err, KG_EFORMAT, "config.period: expected 1 or more, found %g",
                        period);
     e.algo.anchor_period = (int64_t)period;
-    if (strcmp(dtype, "float32") == 0) { /* fused multiply-add or not */
+    if (strcmp(dtype, "float32") == 0) { /* the reference may fuse multiply-adds */
         g->excepted = true;
         g->tolerance.rel = g->tolerance.abs = 1e-6;
     }

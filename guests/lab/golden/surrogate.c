@@ -55,7 +55,7 @@ static kg_status clip_fractions(struct kg_golden_batch *e, struct kg_err *err)
     KG_TRY(kg_golden_metric(e->g, "actor/pg_clipfrac", (double)m->clips / n, err));
     KG_TRY(kg_golden_metric(e->g, "actor/pg_clipfrac_lower", (double)m->clips_lower / n,
                             err));
-    if (m->gap_max > e->algo.ratio_clamp) /* the published one is clamped */
+    if (m->gap_max > e->algo.ratio_clamp) /* the published value is clamped */
         return KG_OK;
     return kg_golden_metric(e->g, "actor/ppo_kl", m->k1_sum / n, err);
 }

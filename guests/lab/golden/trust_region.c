@@ -22,7 +22,7 @@ static const struct kg_golden_name modes[] = {
     {NULL, NULL},
 };
 
-/* One token as a batch of its own: its divergence is the metrics' sum. */
+/* The divergence of a token: the sum in the metrics of a batch of this token only. */
 static kg_status token_divergence(double *divergence, const struct kg_golden_batch *e,
                                   int64_t n, struct kg_err *err)
 {
@@ -48,7 +48,7 @@ static kg_status token_divergence(double *divergence, const struct kg_golden_bat
     return KG_OK;
 }
 
-/* expected.topk_kl and topk_tv, where the case has them. */
+/* Compares expected.KEY (topk_kl or topk_tv) if the case has it. */
 static kg_status divergence(struct kg_golden_case *g, const char *row, const char *key,
                             struct kg_err *err)
 {
