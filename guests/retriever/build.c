@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- which ids were met ---- */
+/* ---- ids seen so far ---- */
 
 struct seen_entry {
     uint64_t hash;   /* 0: free */
@@ -46,8 +46,7 @@ static void release_seen(struct seen *seen)
     *seen = (struct seen){0};
 }
 
-/* The first entry with this hash from *at on, or NULL; *at moves past it. Start with
- * SIZE_MAX. */
+/* The next entry with this hash, or NULL. *at: position, SIZE_MAX at first. */
 static const struct seen_entry *find_seen(const struct seen *seen, uint64_t hash,
                                           size_t *at)
 {
@@ -102,7 +101,7 @@ static kg_status add_seen(struct seen *seen, const struct seen_entry *entry,
 enum {
     WORDS_IN_MEMORY_BYTES = 256 << 20, /* before FTS5 writes a run */
     PROGRESS_EVERY = 4096,             /* passages */
-    STEPS_BETWEEN_LOOKS = 1 << 14,     /* of SQLite's machine */
+    STEPS_BETWEEN_LOOKS = 1 << 14,     /* of SQLite's virtual machine */
     PROGRESS_MS = 5000,
     MAX_PASSAGES = UINT32_MAX - 1,
 };
@@ -118,21 +117,21 @@ struct builder {
     struct kg_index_info *info;
     struct kg_records *records;
     struct kg_str temporary; /* path */
-    bool begun;              /* the temporary file is this call's */
+    bool begun;              /* this call made the temporary file */
     sqlite3 *db;
     sqlite3_stmt *put_passage, *put_words, *put_lengths;
     struct counter counter;
     struct seen seen;
-    struct kg_dense_writer *dense; /* NULL: words alone */
-    struct kg_str contents;        /* of a record that has title and text */
+    struct kg_dense_writer *dense; /* NULL: only words */
+    struct kg_str contents;        /* made of a record's title and text */
     uint32_t *lengths;             /* (KG_LENGTHS_A_ROW) */
     double start;
     int phase;
 };
 
 /* ---- counting words ----
- * FTS5 does not tell how many words it made of a passage, so its tokenizer is wrapped by
- * one that counts, under the same name: what is stored in the index is the stock name. */
+ * FTS5 does not report how many words a passage has. So its tokenizer is wrapped in one
+ * that counts, registered under the same name: the index stores the standard name. */
 
 struct counting {
     struct counter *counter;
@@ -209,7 +208,7 @@ static kg_status wrap_tokenizer(struct builder *b, struct kg_err *err)
 
 /* ---- the database ---- */
 
-/* `seal` first: its page is then among the first, and stays where it is */
+/* `seal` is created first, so that its page is one of the first and never moves */
 static const char tables[] =
     "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;PRAGMA locking_mode=EXCLUSIVE; "
     "PRAGMA cache_size=-65536;BEGIN;CREATE TABLE seal (hash INTEGER NOT NULL);INSERT "
@@ -243,7 +242,7 @@ static kg_status make_tables(struct builder *b, struct kg_err *err)
                           "INSERT INTO length VALUES (?1, ?2)", err);
 }
 
-/* A file or a link goes, a folder stays: nothing here ever makes one. */
+/* Removes a file or link. A folder is an error: kedge does not make one here. */
 static kg_status remove_file(const char *path, struct kg_err *err)
 {
     if (unlink(path) == 0 || errno == ENOENT)
@@ -252,7 +251,7 @@ static kg_status remove_file(const char *path, struct kg_err *err)
                    path, strerror(errno));
 }
 
-/* SQLite's name, and the number of the application after it. */
+/* Whether the file begins with SQLite's magic and has kedge's application id. */
 static bool is_index(const char *path)
 {
     enum { NAME = 16, APPLICATION = 68, HEAD = 72 };
@@ -269,13 +268,13 @@ static bool is_index(const char *path)
            application == KG_INDEX_APPLICATION;
 }
 
-/* Nothing but an index is replaced by one. */
+/* An index may replace only an index. */
 static kg_status check_place(const char *path, struct kg_err *err)
 {
     struct stat info;
 
     if (lstat(path, &info) != 0 || (S_ISREG(info.st_mode) && is_index(path)))
-        return KG_OK; /* where it is more than missing, the writer says so */
+        return KG_OK; /* if lstat failed for another reason, writing fails, too */
     return kg_fail(err, KG_EINVAL,
                    "%s: expected nothing or an index to replace, found %s", path,
                    S_ISREG(info.st_mode)   ? "another file"
@@ -367,7 +366,7 @@ static kg_status read_record(struct record *r, struct builder *b,
     return KG_OK;
 }
 
-/* *same: whether the passage in this row has this id (its hash is equal). */
+/* *same: the passage of this row has this id, not only the same hash */
 static kg_status same_id(bool *same, struct builder *b, uint32_t row, const char *id,
                          struct kg_err *err)
 {
@@ -442,7 +441,7 @@ static kg_status add_record(struct builder *b, const struct record *r, struct kg
 
 /* ---- all records ---- */
 
-/* A vector that is made here takes a thousand times as long as words. */
+/* Embedding a passage takes about a thousand times as long as indexing its words. */
 static int64_t progress_every(const struct builder *b)
 {
     return b->dense && !b->opts->vectors ? KG_DENSE_ROWS : PROGRESS_EVERY;
@@ -513,7 +512,7 @@ static kg_status put_meta(struct builder *b, const char *key, double value,
     return status;
 }
 
-/* Asked by SQLite while it works: whatever is not 0 stops it. */
+/* Called by SQLite while it works; it stops on a result other than 0. */
 static int is_stopped(void *user)
 {
     (void)user;
@@ -553,8 +552,8 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
     return kg_sql_exec(b->db, path, "COMMIT", err);
 }
 
-/* The hash is taken when all other pages are as they will be; writing it changes its own
- * page and the page of the header, which the hash does not cover. */
+/* The hash is computed when all other pages are final. Storing it changes its own page
+ * and the header's page, which the hash does not cover. */
 static kg_status seal(struct builder *b, struct kg_err *err)
 {
     const char *path = b->temporary.data;
@@ -581,7 +580,7 @@ static kg_status finish(struct builder *b, struct kg_err *err)
         return stopped(b, err);
     KG_TRY(status);
     sqlite3_progress_handler(b->db, 0, NULL, NULL);
-    KG_TRY(seal(b, err)); /* all is there: a signal from here on loses no index */
+    KG_TRY(seal(b, err)); /* complete: from here on, signals no longer stop the build */
     int code = sqlite3_close(b->db);
     if (code != SQLITE_OK)
         return kg_sql_fail(err, b->db, code, b->temporary.data, "close the index");

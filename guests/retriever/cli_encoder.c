@@ -17,7 +17,7 @@ const struct kg_flag kg_encoder_flags[] = {
     {0},
 };
 
-/* Whether it fits, where that is known. */
+/* Checks that the encoder fits, if the backend knows its memory. */
 static kg_status check_memory(const struct kg_backend *be, const char *dir,
                               struct kg_err *err)
 {

@@ -45,9 +45,9 @@ struct window {
     struct kg_encoder *encoder;
     struct kg_embedder *embedder;
     enum kg_text_side side;
-    struct kg_jsonl *in; /* of JSON */
+    struct kg_jsonl *in; /* for JSON lines */
     struct kg_json_doc doc;
-    struct kg_str bytes; /* of all texts, one after the other */
+    struct kg_str bytes; /* all texts, concatenated */
     size_t ends[WINDOW];
     size_t n;
     int64_t line;   /* of the first text */
@@ -89,7 +89,7 @@ static kg_status next_line(struct window *w, bool *more, struct kg_err *err)
     return status;
 }
 
-/* A line that is refused leaves no trace. */
+/* On an error, the window holds the lines before the refused one. */
 static kg_status read_window(struct window *w, bool *more, struct kg_err *err)
 {
     kg_str_clear(&w->bytes);
@@ -152,7 +152,7 @@ static kg_status answer_all(struct window *w, struct kg_err *err)
         struct kg_err input_err;
         const kg_status input = read_window(w, &more, &input_err);
 
-        KG_TRY(check_stop(err)); /* which makes a read fail, too */
+        KG_TRY(check_stop(err)); /* first, because a signal also makes a read fail */
         if (npy_path && input != KG_OK) {
             *err = input_err;
             return input;
@@ -195,7 +195,7 @@ static kg_status open_window(struct window *w, struct kg_err *err)
 
 static kg_status run(struct window *w, struct kg_err *err)
 {
-    /* A prefix goes in front of texts of its own side alone. */
+    /* A prefix has an effect only on texts of its own side. */
     const struct {
         const char *given, *side;
     } prefixes[] = {{kg_encoder_how.query_prefix, "query"},

@@ -190,7 +190,7 @@ static kg_status ask_server(struct bench *b, struct kg_err *err)
 
 /* ---- the result ---- */
 
-/* In ms: the smallest time that at least this share of the answers took at most. */
+/* The time, in ms, within which this share of the answers arrived. */
 static double percentile(const struct bench *b, double share)
 {
     size_t i = (size_t)(share * (double)b->n_took);
@@ -562,7 +562,7 @@ out:
 
 /* ---- bench ---- */
 
-/* A server scores as it was told; an index is asked by this process alone. */
+/* A server has its own scoring options; an index has no clients but this process. */
 static kg_status check_place(const char *where, struct kg_err *err)
 {
     const bool remote = kg_http_is_address(where);

@@ -117,7 +117,7 @@ enum {
     MAX_WAITING = 1024,
     MAX_BODY_BYTES = 4 << 20,
     MAX_ANSWER_BYTES = 16 << 20,
-    KEEP_BYTES = 1 << 20, /* of a worker's last answer */
+    KEEP_BYTES = 1 << 20, /* a worker frees a larger buffer after the answer */
     TIMEOUT_S = 30,
     MAX_WORKERS = 256,
 };
@@ -141,12 +141,12 @@ struct kg_search_service {
     struct kg_index *index;
     struct kg_http_server *http;
     struct worker *workers; /* (opts.workers) */
-    pthread_mutex_t lock;   /* of what follows */
+    pthread_mutex_t lock;   /* guards the fields below */
     pthread_cond_t work;
     struct waiting *queue; /* a ring of opts.max_waiting */
     size_t head, n;
     bool stop;
-    bool told; /* of the first request that failed for no fault of its own */
+    bool told; /* the first failure of the server's own was logged */
     struct metrics metrics;
 };
 
@@ -181,7 +181,7 @@ static void reply(struct kg_http_exchange *x, kg_status status, const char *type
     kg_str_release(body);
 }
 
-/* The encoder only where it is asked: one of the index alone answers nothing. */
+/* Reports the encoder only if queries use it. */
 static kg_status put_health(struct kg_str *body, const struct kg_search_service *s,
                             struct kg_err *err)
 {
@@ -249,7 +249,7 @@ struct tally {
     int64_t queries, cut, found_nothing, rows;
 };
 
-/* Without what quoting adds. */
+/* Without quotes and escapes. */
 static size_t text_bytes(const struct kg_hits *hits)
 {
     size_t n = 0;
@@ -259,7 +259,7 @@ static size_t text_bytes(const struct kg_hits *hits)
     return n;
 }
 
-/* The answer to query i, if the whole has room for it. */
+/* Appends the answer to query i if the reply stays within its limit. */
 static kg_status put_hits(struct worker *w, const struct kg_retrieve_request *r, size_t i,
                           const struct kg_hits *hits, struct kg_err *err)
 {
@@ -277,7 +277,7 @@ static kg_status put_hits(struct worker *w, const struct kg_retrieve_request *r,
                    max, i, r->n);
 }
 
-/* The queries from the i-th on share what they can. */
+/* Prepares the queries from i on together: one pass over the vectors serves them all. */
 static kg_status look_ahead(struct worker *w, const struct kg_retrieve_request *r,
                             size_t i, int topk, struct kg_err *err)
 {
@@ -330,7 +330,7 @@ static kg_status answer(struct worker *w, struct kg_http_exchange *x, double unt
     kg_str_clear(&w->out);
     kg_status status = answer_queries(w, &r, until, t, err);
     kg_retrieve_request_release(&r);
-    /* the request was read: what it could be blamed for is behind us */
+    /* the request was valid, so these errors are the server's, not the client's */
     return status == KG_EINVAL || status == KG_EFORMAT
                ? kg_fail(err, KG_EIO, "%s", err->message)
                : status;
@@ -371,7 +371,7 @@ static void handle(struct worker *w, const struct waiting *job)
     struct tally t = {0};
     struct kg_err err;
 
-    if (kg_http_gone(job->x)) { /* nobody's error */
+    if (kg_http_gone(job->x)) { /* the client left: no error */
         kg_http_drop(job->x);
         return;
     }
@@ -381,11 +381,10 @@ static void handle(struct worker *w, const struct waiting *job)
         status = kg_fail(
             &err, KG_ETIMEOUT,
             "unread responses take all the memory reserved for them: try again later");
-    /* counted first, as what it becomes: whoever has the answer finds it in the metrics
-     */
+    /* counted before the reply, so that a client with a reply finds it in the metrics */
     add_up(s, &t, status, kg_clock_seconds() - job->since);
     if (status != KG_OK && http_status_of(status) == 500) {
-        /* Once: an index that is gone fails every request. */
+        /* Logged once: a damaged or removed index fails every request. */
         pthread_mutex_lock(&s->lock);
         bool first = !s->told;
         s->told = true;
@@ -525,7 +524,7 @@ void kg_search_service_stop(struct kg_search_service *s, int drain_ms)
 {
     if (!s)
         return;
-    /* the workers answer while it drains; what is left in the queue is ended by them */
+    /* workers reply while the server drains, and then take the rest of the queue */
     kg_http_server_stop(s->http, drain_ms);
     pthread_mutex_lock(&s->lock);
     s->stop = true;

@@ -36,7 +36,7 @@ static uint64_t little(const unsigned char *at, int n)
     return value;
 }
 
-/* Rows and columns that there can be, and that the numbers end where the file does. */
+/* Checks the numbers of rows and columns, and that the data end where the file ends. */
 static kg_status take_numbers(struct kg_vectors *v, const struct bytes *b, uint64_t head,
                               struct kg_err *err)
 {
@@ -69,7 +69,7 @@ static kg_status take_numbers(struct kg_vectors *v, const struct bytes *b, uint6
 /* ---- FAISS ---- */
 static const struct kind {
     const char *letters;
-    const char *what; /* NULL: is read */
+    const char *what; /* NULL: supported */
 } kinds[] = {
     {"IxFI", NULL},
     {"IxF2", NULL},
@@ -134,11 +134,11 @@ enum { DIMS = 2, WORD = 16 };
 
 struct npy {
     const char *at, *end;
-    unsigned seen;    /* a bit of each key */
+    unsigned seen;    /* a bit per key */
     char descr[WORD]; /* its first letters */
-    bool structure;   /* descr is a list: nothing after it is looked at */
+    bool structure;   /* descr is a list: the rest is not read */
     bool fortran;
-    int dims; /* of the shape, which has two where it is a matrix's */
+    int dims; /* of the shape; a matrix has two */
     int64_t shape[DIMS];
 };
 
@@ -148,7 +148,7 @@ static void skip_blanks(struct npy *s)
         s->at++;
 }
 
-/* Whether `word` comes next; then it is after. */
+/* Skips `word` if it is next.   returns whether it was */
 static bool next_is(struct npy *s, const char *word)
 {
     const size_t n = strlen(word);
@@ -160,7 +160,7 @@ static bool next_is(struct npy *s, const char *word)
     return true;
 }
 
-/* A text in quotes, its first letters into word. */
+/* Reads a text in quotes; word: its first letters. */
 static bool next_text(struct npy *s, char *word)
 {
     const char *from, *close;
@@ -220,7 +220,7 @@ static bool next_value(struct npy *s, int key)
     return s->structure || next_text(s, s->descr);
 }
 
-/* The dict of a description: each key once, and whether all of it is one. */
+/* Reads the header's dict.   returns false for other text, or if a key occurs twice */
 static bool read_dict(struct npy *s)
 {
     char word[WORD];
@@ -301,7 +301,7 @@ static kg_status open_npy(struct kg_vectors *v, const struct bytes *b, struct kg
     return take_numbers(v, b, head, err);
 }
 
-/* ---- either ---- */
+/* ---- both formats ---- */
 static kg_status begin(struct kg_vectors *v, const struct bytes *b, struct kg_err *err)
 {
     const struct kind *kind = find_kind(b);
@@ -383,8 +383,8 @@ void kg_vectors_let_go(const struct kg_vectors *v, int64_t first, int64_t n)
 
 /* ---- writing .npy ---- */
 
-/* magic, version and length of what follows, then the description, padded with spaces to
- * a multiple of 64 that ends with a line end */
+/* Preamble: magic, version, length of the rest. Then the dict, padded with spaces and a
+ * newline to a multiple of 64. */
 enum { NPY_HEADER = 128, NPY_PREAMBLE = 10 };
 
 static kg_status put_header(struct kg_npy *npy, struct kg_err *err)

@@ -67,8 +67,8 @@ static bool within_chars(const char *text, size_t n, uint64_t most)
     return chars <= most;
 }
 
-/* The longest token that text begins with: *used bytes of it, after `front` bytes of a
- * prefix.   returns its id, or -1 */
+/* The longest token at the start of text, whose first `front` bytes are a prefix. *used:
+ * the token's bytes without the prefix.   returns its id, or -1 */
 static int32_t longest_piece(const struct kg_tokenizer *tok, const char *text, size_t n,
                              size_t front, size_t *used)
 {

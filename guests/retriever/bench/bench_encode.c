@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 enum { TEXTS = 64, TOKENS = 128, REPEATS = 3 };
-static const double ASKED = 0.6; /* of the best product */
+static const double ASKED = 0.6; /* target, as a share of the best product */
 
 static const struct {
     const char *name;

@@ -4,8 +4,8 @@
  * Memory bounds one query, multiply-adds bound 64. The time is that of a whole pass with
  * the selection of each query's best passages; `encode` measures the vector of a query.
  * A pass over int8 is measured without the scales, bounds and candidates of
- * dense/dense.c. On a device, queries are copied to it
- * and scores back to the host in blocks, as in dense/dense_device.c.
+ * dense/dense.c. On a device, queries are copied to it and scores back to the host in
+ * blocks, as in dense/dense_device.c.
  */
 #include "retriever/bench/retriever_bench.h"
 
@@ -27,18 +27,18 @@ enum {
     SCORES = 1 << 20, /* of one call, as in dense/dense_device.c */
     REPEATS = 8
 };
-static const double ONE_SECONDS = 0.010; /* asked of one question */
+static const double ONE_SECONDS = 0.010; /* target for one query */
 
 struct pass {
     const struct kg_backend *be;
     int64_t passages;
     int repeats;
     int64_t n;             /* questions */
-    struct kg_codes codes; /* in the backend's memory, as the next two */
+    struct kg_codes codes; /* in the backend's memory, as are the next two */
     float *questions;      /* (QUESTIONS, NUMBERS) */
     float *scores;         /* (SCORES) */
-    float *asked;          /* (QUESTIONS, NUMBERS) the host's */
-    float *down; /* (SCORES) in host memory; NULL: it reads the backend's memory */
+    float *asked;          /* (QUESTIONS, NUMBERS) in host memory */
+    float *down; /* (SCORES) in host memory; NULL: the host reads `scores` itself */
     struct kg_candidate best[QUESTIONS][TOPK];
     size_t kept[QUESTIONS];
 };
@@ -81,7 +81,7 @@ static kg_status run_block(struct pass *p, int64_t first, int64_t n, struct kg_e
     return KG_OK;
 }
 
-/* *seconds of a pass. */
+/* *seconds: of one pass */
 static kg_status run(double *seconds, void *user, struct kg_err *err)
 {
     struct pass *p = user;
@@ -116,7 +116,7 @@ static void draw(const struct kg_codes *to, uint32_t *state)
     *state = seed;
 }
 
-/* By blocks, through the host's memory. */
+/* Fills the vectors in blocks, through host memory. */
 static kg_status fill(struct pass *p, struct kg_err *err)
 {
     struct kg_codes block = {.code = p->codes.code, .cols = NUMBERS};

@@ -12,11 +12,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { AGAIN = 64 }; /* products that are made again at once */
+enum { AGAIN = 64 }; /* products recomputed in one call */
 
-/* Of one query in a pass over bytes: passages that may be among its best. */
+/* Passages that may be among the best of a query, in a pass over int8. */
 struct possible {
-    struct kg_candidate *at; /* (n) owned: the most that the score is, by row */
+    struct kg_candidate *at; /* (n) owned: row, and upper bound of its score */
     size_t n, capacity;
 };
 
@@ -26,23 +26,23 @@ struct kg_seeker {
     sqlite3_stmt *get;            /* a row of vectors; NULL: passes are over fp16 */
     struct kg_block memory;
     float *queries;         /* (KG_DENSE_QUERIES, D) */
-    float *host_scores;     /* (KG_DENSE_QUERIES, KG_DENSE_BLOCK); absent of a device */
-    float *pinned;          /* (KG_DENSE_SCORES) owned; NULL: none of a device */
-    struct kg_mat scores;   /* (Q, passages) of a block: either's */
+    float *host_scores;     /* (KG_DENSE_QUERIES, KG_DENSE_BLOCK); NULL with a device */
+    float *pinned;          /* (KG_DENSE_SCORES) owned; NULL without a device */
+    struct kg_mat scores;   /* (Q, passages) of a block, in one of these two */
     struct kg_codes halves; /* (AGAIN, D) */
-    uint16_t *halves_data;  /* of it */
+    uint16_t *halves_data;  /* data of halves */
 
     struct kg_candidate *best; /* (KG_DENSE_QUERIES, depth) owned */
     size_t capacity;           /* of best */
     size_t depth;
     size_t kept[KG_DENSE_QUERIES];
 
-    /* over bytes: */
-    float length[KG_DENSE_QUERIES];             /* |q| */
-    struct possible possible[KG_DENSE_QUERIES]; /* best: the least that scores are */
+    /* only over int8, where `best` has lower bounds of scores */
+    float length[KG_DENSE_QUERIES]; /* |q| */
+    struct possible possible[KG_DENSE_QUERIES];
 
     /* the pass */
-    struct kg_str texts; /* of its queries, one after the other */
+    struct kg_str texts; /* its queries, concatenated */
     size_t ends[KG_DENSE_QUERIES];
     size_t n, next;
 };
@@ -113,7 +113,7 @@ void kg_seeker_close(struct kg_seeker *k)
     kg_mem_free(k);
 }
 
-/* ---- what is kept of a block of scores ---- */
+/* ---- selecting from a block of scores ---- */
 /* The score below which a passage is not kept. */
 static float least_of(const struct kg_seeker *k, size_t q)
 {
@@ -133,14 +133,14 @@ static void keep_best(struct kg_seeker *k, size_t q, int64_t first, int64_t n)
 
     for (int64_t j = 0; j < n; j++) {
         if (scores[j] <= least && k->kept[q] == k->depth)
-            continue; /* an equal one that came before stays */
+            continue; /* ties: the earlier passage stays */
         kg_rank_keep(k->best + q * k->depth, &k->kept[q], k->depth, (double)scores[j],
                      first + j + 1);
         least = least_of(k, q);
     }
 }
 
-/* Those that have become impossible go. */
+/* Drops passages whose upper bound is below `least`. */
 static void drop(struct possible *p, double least)
 {
     size_t n = 0;
@@ -184,7 +184,7 @@ static kg_status keep_possible(struct kg_seeker *k, size_t q, int64_t first, int
     return KG_OK;
 }
 
-/* k->scores <- of passages first..first + n with all queries */
+/* k->scores: products of passages [first, first + n) and all queries */
 static kg_status multiply(struct kg_seeker *k, int64_t first, int64_t n,
                           struct kg_err *err)
 {
@@ -200,7 +200,7 @@ static kg_status multiply(struct kg_seeker *k, int64_t first, int64_t n,
     return kg_op_scan(d->host, k->scores, queries, &part, err);
 }
 
-/* Passages first..first + n against all queries. Each thread has queries of its own. */
+/* Scores passages [first, first + n) for all queries. Each query has one thread. */
 static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
                              struct kg_err *err)
 {
@@ -225,8 +225,8 @@ static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
     return status;
 }
 
-/* ---- products that are made again ---- */
-/* k->get to the row of the table that passage `row`, counted from 0, is in. */
+/* ---- recomputed products ---- */
+/* Steps k->get to the row of the table that contains passage `row` (0-based). */
 static kg_status step_to(struct kg_seeker *k, int64_t row, struct kg_err *err)
 {
     sqlite3_reset(k->get);
@@ -241,8 +241,8 @@ static kg_status step_to(struct kg_seeker *k, int64_t row, struct kg_err *err)
                    k->d->path, (long long)row + 1);
 }
 
-/* The vectors of n passages to k->halves: rows of the table are read once where they
- * follow each other. */
+/* k->halves: the vectors of n passages. A row of the table is read once for consecutive
+ * passages in it. */
 static kg_status read_again(struct kg_seeker *k, const struct kg_candidate *at, int64_t n,
                             struct kg_err *err)
 {
@@ -267,7 +267,7 @@ static kg_status read_again(struct kg_seeker *k, const struct kg_candidate *at, 
     return KG_OK;
 }
 
-/* The best of query q: of what was possible, by its products with fp16. */
+/* The best passages of query q: ranks the possible ones by their products in fp16. */
 static kg_status rank_again(struct kg_seeker *k, size_t q, struct kg_err *err)
 {
     struct possible *p = &k->possible[q];

@@ -21,9 +21,9 @@
 
 struct kg_dense_device {
     const struct kg_backend *backend;
-    pthread_mutex_t lock; /* of what follows: the backend has one caller */
+    pthread_mutex_t lock; /* guards the fields below, and calls of the backend */
     struct kg_embedder *embedder;
-    void *vectors; /* owned: what codes.data is */
+    void *vectors; /* owned: codes.data */
     struct kg_codes codes;
     float *queries; /* (KG_DENSE_QUERIES, D) owned */
     float *scores;  /* (KG_DENSE_SCORES) owned */

@@ -10,10 +10,10 @@
 
 #include <math.h>
 
-/* What the length of a vector may be off 1 by: engines that round it to bf16 are off by
- * half of it. */
+/* Tolerance of a vector's length, which should be 1. Rounding to bf16 changes a length by
+ * up to half of this. */
 #define LENGTH_OFF 0x1p-8
-/* Where distances are to be in the order of products: a score moves by as much. */
+/* The same for an index of L2 distances: they rank like products only at length 1. */
 #define LENGTH_OFF_OF_DISTANCES 1e-4
 
 kg_status kg_given_open(struct kg_vectors *v, const char *path,
@@ -71,7 +71,7 @@ kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path
 bool kg_given_sampled(const struct kg_vectors *v, int64_t row)
 {
     const int64_t gaps = KG_GIVEN_SAMPLE - 1;
-    /* the k that row = floor(k (rows - 1) / gaps) has, if any has */
+    /* the only k for which row = floor(k (rows - 1) / gaps) is possible */
     const int64_t k = v->rows > 1 ? (row * gaps + v->rows - 2) / (v->rows - 1) : 0;
 
     return k <= gaps && k * (v->rows - 1) / gaps == row;

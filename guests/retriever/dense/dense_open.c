@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE_TERMS = 32 }; /* of a sum, for what is rounded around it */
+enum { SPARE_TERMS = 32 }; /* added to a sum's terms: other roundings near it */
 
 /* ---- opening ---- */
-/* As it was asked for when the index was made. */
+/* Options of the encoder when the index was built. */
 struct asked {
     char *pooling, *query_prefix, *passage_prefix; /* owned */
     uint64_t max_tokens, hash;
@@ -68,7 +68,7 @@ static kg_status open_encoder(struct kg_dense *d, sqlite3 *db,
                                          .query_prefix = a.query_prefix,
                                          .passage_prefix = a.passage_prefix};
     if (kg_encoder_open(&d->encoder, how->model, &opts, err) != KG_OK) {
-        /* asked for by the index, which another model's positions do not reach */
+        /* the options are the index's: another model may have too few positions */
         status = kg_err_prefix(err, "%s: its encoder", d->path);
         goto out;
     }
@@ -104,7 +104,7 @@ void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *
                                                 (sqrt(squares) + sqrt(kept))));
 }
 
-/* Where a vector stands in d->codes: among all, or in a block on its way to a device. */
+/* A vector's row in d->codes: among all, or in the block that is copied to a device. */
 static int64_t place_of(const struct kg_dense *d, int64_t at)
 {
     return d->device ? at % KG_DENSE_BLOCK : at;
@@ -112,7 +112,7 @@ static int64_t place_of(const struct kg_dense *d, int64_t at)
 
 static bool is_number(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
 
-/* Vector `at` of the index, counted from 0. */
+/* Stores vector `at` (0-based) of the index in d->codes. */
 static kg_status take_vector(struct kg_dense *d, int64_t at, const uint16_t *halves,
                              int8_t *bytes, struct kg_err *err)
 {
@@ -137,7 +137,7 @@ kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_de
     const int64_t row = d->dim * (int64_t)sizeof **halves;
     const int64_t bytes = sqlite3_column_bytes(get, 0);
 
-    *halves = sqlite3_column_blob(get, 0); /* NULL for none */
+    *halves = sqlite3_column_blob(get, 0); /* NULL if empty */
     *n = bytes / row;
     if (*halves && *n * row == bytes)
         return KG_OK;
@@ -183,8 +183,8 @@ static kg_status take_memory(struct kg_dense *d, struct kg_err *err)
                       err);
 }
 
-/* A block that is full, or the last one, goes to the device; what comes after the last
- * vector of a block is zero. */
+/* Copies a full block, or the last one, to the device, and zeroes it, so that the rest of
+ * a shorter block is zero. behind: number of vectors read so far */
 static kg_status send_block(struct kg_dense *d, int64_t behind, struct kg_err *err)
 {
     const int64_t n = (behind - 1) % KG_DENSE_BLOCK + 1;
@@ -227,7 +227,7 @@ static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *er
                           "SELECT halves, chunk FROM vector ORDER BY chunk", err));
     kg_status status = read_all(d, get, err);
     sqlite3_finalize(get);
-    if (d->device) { /* which has them */
+    if (d->device) { /* the device has a copy */
         kg_mem_free(d->codes.data);
         d->codes.data = NULL;
     }

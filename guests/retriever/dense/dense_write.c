@@ -15,12 +15,12 @@ struct kg_dense_writer {
     sqlite3 *db;      /* borrowed */
     const char *path; /* borrowed */
     struct kg_encoder_info info;
-    struct kg_vectors given; /* {0}: they are made here */
+    struct kg_vectors given; /* {0}: the encoder computes them */
     const char *given_path;  /* borrowed */
     struct kg_embedder *embedder;
     sqlite3_stmt *put;
-    struct kg_str texts;        /* one after the other */
-    size_t ends[KG_DENSE_ROWS]; /* of each */
+    struct kg_str texts;        /* concatenated */
+    size_t ends[KG_DENSE_ROWS]; /* of each text */
     int n;
     float *vectors;   /* (KG_DENSE_ROWS, D) owned */
     uint16_t *halves; /* (KG_DENSE_ROWS, D) owned */
@@ -141,7 +141,7 @@ kg_status kg_dense_check_count(int64_t passages, struct kg_err *err)
                    (int)KG_DENSE_PASSAGES_MAX);
 }
 
-/* The vector of a passage of the sample is what the encoder makes of it. */
+/* Compares the given vector of a sampled passage with the encoder's. */
 static kg_status check_given(struct kg_dense_writer *w, int64_t row,
                              const struct kg_text *text, struct kg_err *err)
 {
@@ -187,7 +187,7 @@ kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, s
     return w->n == KG_DENSE_ROWS ? flush(w, err) : KG_OK;
 }
 
-/* ---- what the encoder was asked for ---- */
+/* ---- options of the encoder ---- */
 static kg_status put_text(struct kg_dense_writer *w, const char *key, const char *value,
                           struct kg_err *err)
 {
@@ -230,7 +230,7 @@ kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err)
     KG_TRY(put_text(w, "dense_pooling", kg_pooling_names[i->pooling], err));
     KG_TRY(put_text(w, "dense_query_prefix", i->query_prefix, err));
     KG_TRY(put_text(w, "dense_passage_prefix", i->passage_prefix, err));
-    sqlite3_finalize(w->put); /* nothing is open when the index is committed */
+    sqlite3_finalize(w->put); /* no statement may be open at COMMIT */
     w->put = NULL;
     return KG_OK;
 }

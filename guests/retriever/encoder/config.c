@@ -20,7 +20,7 @@ static const struct kg_encoder_row FAMILIES[] = {
     {"xlm-roberta", "roberta.", "XLM-R: multilingual E5, BGE-M3's dense vectors", true},
 };
 
-/* A key that may be absent, or have one value. */
+/* The key must have this value, or be absent. */
 static kg_status only(const struct kg_json_doc *doc, const char *key, const char *value,
                       struct kg_err *err)
 {
@@ -66,7 +66,7 @@ static kg_status size_of(int32_t *out, const struct kg_json_doc *doc, const char
     return KG_OK;
 }
 
-/* RoBERTa counts a text's positions from after that of padding. */
+/* In RoBERTa, a text's positions begin after the padding id. */
 static kg_status first_position(struct kg_encoder_config *c,
                                 const struct kg_json_doc *doc, struct kg_err *err)
 {
@@ -79,7 +79,7 @@ static kg_status first_position(struct kg_encoder_config *c,
     return KG_OK;
 }
 
-/* Of layer norms; absent: BERT's. */
+/* eps of layer norms; without the key, BERT's. */
 static kg_status read_eps(struct kg_encoder_config *c, const struct kg_json_doc *doc,
                           struct kg_err *err)
 {

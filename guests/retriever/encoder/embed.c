@@ -23,13 +23,13 @@ struct kg_embedder {
     int32_t *tokens;          /* (capacity) */
     int32_t *positions;       /* (capacity) */
     struct kg_attn_seq *seqs; /* (capacity) */
-    float *hidden;            /* (capacity, D) what pooling reads */
+    float *hidden;            /* (capacity, D) input of pooling */
     int32_t n, n_seqs;
 
     /* the backend's */
-    void *memory;                 /* owned: what follows */
+    void *memory;                 /* owned: all arrays below */
     struct kg_mat x;              /* (capacity, D) */
-    struct kg_mat y;              /* (capacity, D) positions, then what attention gives */
+    struct kg_mat y;              /* (capacity, D) positions, then attention's output */
     struct kg_mat q, k, v;        /* (capacity, D) */
     struct kg_mat f;              /* (capacity, F) */
     int32_t *put_tokens;          /* (capacity) */
@@ -235,7 +235,7 @@ static bool is_finite(const float *x, int32_t n)
     return true;
 }
 
-/* The pack's vectors to out; `first` is the number of its first text. */
+/* out: vectors of the pack's texts; first: number of the pack's first text */
 static kg_status run_pack(float *out, struct kg_embedder *m, size_t first,
                           struct kg_err *err)
 {
@@ -257,7 +257,7 @@ static kg_status run_pack(float *out, struct kg_embedder *m, size_t first,
 }
 
 /* ---- texts to packs ---- */
-/* The ids of a text: no more than max_tokens, the special ones at its end always. */
+/* m->ids: ids of a text, at most max_tokens; a cut text keeps the special ids at its end */
 static kg_status tokenise(struct kg_embedder *m, const struct kg_text *t,
                           enum kg_text_side side, struct kg_err *err)
 {

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Encoders compute what decoders do not; and a device that is planned for, nothing. */
+/* Encoders need operations that some backends lack; a planned device has none. */
 static kg_status check_backend(const struct kg_backend *be, struct kg_err *err)
 {
     if (be->layernorm && be->gelu)
@@ -19,8 +19,7 @@ static kg_status check_backend(const struct kg_backend *be, struct kg_err *err)
                    be->name, be->layernorm ? "gelu" : "layernorm");
 }
 
-/* How many special tokens stand after a text: what is cut off of a long one stands
- * before them. */
+/* e->ends: number of special tokens after a text; a long text is cut before them. */
 static kg_status find_ends(struct kg_encoder *e, struct kg_err *err)
 {
     const struct kg_encode_opts alone = {0}, ended = {.add_special = true};

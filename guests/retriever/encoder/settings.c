@@ -22,7 +22,7 @@ enum { FILE_BYTES = 1 << 20 };
 
 const char *const kg_pooling_names[KG_POOLINGS + 1] = {"mean", "cls", NULL};
 
-/* *there: whether the file is. */
+/* *there: whether the file exists */
 static kg_status read_if(struct kg_json_doc *doc, bool *there, const char *dir,
                          const char *name, struct kg_err *err)
 {
@@ -32,7 +32,7 @@ static kg_status read_if(struct kg_json_doc *doc, bool *there, const char *dir,
     return *there ? kg_json_read(doc, path.text, FILE_BYTES, err) : KG_OK;
 }
 
-/* A field whose other value makes other vectors, that are not made here. */
+/* Refuses the other value of a flag: kedge does not compute the vectors that it needs. */
 static kg_status need_flag(const struct kg_json_doc *doc, const char *key, bool good,
                            struct kg_err *err)
 {
@@ -171,7 +171,7 @@ static kg_status read_pooling(struct kg_encoder_settings *s, const char *dir,
             err, KG_EINVAL,
             "%s: expected %.200s/config.json, or --pooling mean or cls, found neither",
             dir, own);
-    /* what stands beside the mode holds for a mode that is asked for, too */
+    /* include_prompt applies also if --pooling replaces the file's mode */
     KG_TRY_GOTO(out, need_flag(&doc, "include_prompt", true, err));
     status = asked ? named_pooling(s, asked, err) : take_pooling(s, &doc, err);
 out:
@@ -180,7 +180,7 @@ out:
 }
 
 /* ---- lengths and prefixes ---- */
-/* max_seq_length; as many as there are positions where it is absent, null, or more. */
+/* max_seq_length; `most`, the number of positions, if it is absent, null or larger. */
 static kg_status take_length(int32_t *out, const struct kg_json_doc *doc, int32_t most,
                              struct kg_err *err)
 {
@@ -222,7 +222,7 @@ static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
     return KG_OK;
 }
 
-/* The first of these that is a text, or none. */
+/* The prompt `name`, else `other`, else "". */
 static const char *prompt_of(const struct kg_json *prompts, const char *name,
                              const char *other)
 {

@@ -19,14 +19,14 @@ enum dim { ONE, DIM, FFN, VOCAB, POSITIONS, TYPES };
 enum kind {
     TABLE,   /* rows are looked up */
     PRODUCT, /* read by products */
-    FIRST,   /* of a matrix the first row is kept, as a vector */
+    FIRST,   /* a matrix whose first row is kept, as a vector */
     VECTOR,
 };
 struct tensor {
     const char *name;
     enum dim rows, cols;
     enum kind kind;
-    size_t slot; /* of a struct kg_mat or a struct kg_vec */
+    size_t slot; /* offset of a struct kg_mat or struct kg_vec */
 };
 
 #define OF(field)  offsetof(struct kg_encoder, field)
@@ -62,7 +62,7 @@ enum {
     N_LAYER = sizeof LAYER / sizeof *LAYER
 };
 
-/* What a folder may have beside: heads of its training, and places of tokens. */
+/* Ignored tensors: heads of pretraining, and position ids. */
 static const char *const BESIDE[] = {"pooler.", "cls.", "lm_head.",
                                      "embeddings.position_ids"};
 
@@ -79,9 +79,9 @@ struct job {
     struct kg_st_set *set;
     const char *prefix;  /* of all names */
     unsigned char *next; /* free memory of the backend */
-    float *rows;         /* owned; host, the tensor at hand in fp32 */
+    float *rows;         /* owned; host: the current tensor in fp32 */
     void *staged;        /* owned; in the backend's memory if packed */
-    uint32_t seed;       /* of numbers that are drawn */
+    uint32_t seed;       /* of random weights */
 };
 typedef kg_status visit_fn(struct job *j, const struct tensor *t, const char *name,
                            void *slot, struct kg_err *err);
@@ -189,7 +189,7 @@ static kg_status read_rows(struct job *j, const struct tensor *t, const char *na
                             err);
 }
 
-/* Rows of the host to the backend, as products read them. */
+/* Copies j->rows to the backend, in the layout that products read. */
 static kg_status put_product(struct kg_mat *slot, struct job *j, int64_t rows,
                              int64_t cols, struct kg_err *err)
 {
@@ -202,7 +202,7 @@ static kg_status put_product(struct kg_mat *slot, struct job *j, int64_t rows,
     return kg_op_cast(be, *slot, staged, err);
 }
 
-/* What stands in j->rows to its place. */
+/* Moves the tensor in j->rows to its place in the backend. */
 static kg_status put(struct job *j, const struct tensor *t, void *slot,
                      struct kg_err *err)
 {
@@ -244,7 +244,7 @@ static kg_status draw(struct job *j, const struct tensor *t, const char *name, v
     return put(j, t, slot, err);
 }
 
-/* ---- nothing else ---- */
+/* ---- unexpected tensors ---- */
 static bool among(const struct tensor *rows, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -282,7 +282,7 @@ static kg_status check_no_others(const struct job *j, struct kg_err *err)
     return KG_OK;
 }
 
-/* Names, shapes and bytes, in the order of names: the same however they are sharded. */
+/* Hash of names, types and bytes, in the order of names, so sharding does not matter. */
 static uint64_t hash_of(const struct kg_st_set *set)
 {
     uint64_t h[4] = {0};
@@ -314,7 +314,7 @@ static kg_status take_memory(struct job *j, struct kg_err *err)
     return kg_mem_new(&j->rows, staged, 1, "a tensor", err);
 }
 
-/* All tensors by one of the above. */
+/* Fills all tensors by `visit`: load or draw. */
 static kg_status fill_by(struct job *j, visit_fn *visit, struct kg_err *err)
 {
     struct kg_encoder *e = j->e;
