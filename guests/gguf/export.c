@@ -41,7 +41,7 @@ struct job {
     struct out *outs; /* owned */
     size_t n_outs;
     float *rope[3];       /* owned: factors */
-    double alpha;         /* of all adapters: their scales are alpha / rank */
+    double alpha;         /* of the file: llama.cpp's scale is alpha / rank */
     size_t fall_backs[2]; /* tensors that have these types instead of the wanted one */
 };
 static const char *const fall_back[2] = {"Q8_0", "F16"};

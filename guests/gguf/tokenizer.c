@@ -153,7 +153,7 @@ static kg_status read_json_tokens(struct tokens *t, const struct kg_json *root,
     return KG_OK;
 }
 
-/* Whether a template puts the special token in front of a text. */
+/* Whether the post-processor puts a special token before a text. */
 static bool begins_with_special(const struct kg_json *processor)
 {
     const struct kg_json *steps = kg_json_get(processor, "processors");

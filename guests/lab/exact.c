@@ -170,7 +170,7 @@ static double step_to(struct softmax *out, const struct softmax *from,
     return sum / e->depth;
 }
 
-/* out: the policy towards e->towards with KL(from||out) = nats; by bisection */
+/* out: `from` moved along e->towards until KL(from||out) = nats, found by bisection */
 static void move(struct softmax *out, const struct softmax *from,
                  const struct kg_exact *e, double nats)
 {

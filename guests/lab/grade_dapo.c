@@ -85,7 +85,7 @@ static kg_status between_dollars(struct kg_str *out, const struct kg_str *in,
     return KG_OK;
 }
 
-/* Removes lead, which ends in {, and the matching }; greedy: the last } of the line. */
+/* Removes lead, which ends in {, and the next }; greedy: the last } of the line. */
 static kg_status unwrap(struct kg_str *out, const struct kg_str *in, const char *lead,
                         bool greedy, struct kg_err *err)
 {

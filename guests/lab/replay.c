@@ -179,7 +179,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     return kg_run_refresh_sampler(&run->state, err);
 }
 
-/* Makes the gradients, and if needed new rows that also hold the exact KL's anchor. */
+/* Allocates the gradients, and if needed new rows with room for the exact KL's anchor. */
 static kg_status make_room(struct replay *r, struct kg_err *err)
 {
     struct kg_run *run = &r->run;

@@ -35,7 +35,7 @@ struct part {
     int64_t first;
     int64_t works;
     int64_t people;
-    int64_t places; /* as many rivers */
+    int64_t places; /* and the same number of rivers */
 };
 
 struct kg_wiki {
@@ -174,7 +174,7 @@ void kg_wiki_name(char out[KG_WIKI_NAME], const struct kg_wiki *w, int64_t name)
     capitalise(out);
 }
 
-/* ---- facts: names out of numbers of things ---- */
+/* ---- facts: from numbers of things to names ---- */
 
 static int64_t work_name(const struct part *p, int64_t i) { return p->first + i; }
 

@@ -21,7 +21,7 @@ struct terms {
     int64_t n;
     int k, k_sampler;
     struct kg_block block;
-    int64_t *begin, *local; /* (S+1) owned, as all below; local: of a micro-batch */
+    int64_t *begin, *local; /* (S+1) owned, as are all below; local: of a micro-batch */
     int64_t *at;            /* (n) the token's index in the batch */
     int32_t *tokens;        /* (n) */
     double *logp, *old, *entropy, *advantage, *anchor, *pg, *kl, *ent; /* (n) */

@@ -34,7 +34,7 @@ static int64_t share(const struct kg_tinker_user *u, int64_t limit)
     return n > 0 ? n : 1;
 }
 
-/* Drops the user's oldest finished jobs, to respect its limits. Call under the lock. */
+/* Drops the user's oldest finished jobs that exceed its limits. Call under the lock. */
 static void make_room(struct kg_tinker_user *u)
 {
     const size_t held = (size_t)share(u, (int64_t)u->t->opts.max_held_bytes);
@@ -63,7 +63,7 @@ static kg_status check_open(const struct kg_tinker_user *u, size_t bytes,
     return KG_OK;
 }
 
-/* After an error of the server, a job may run again unless it has a place in an order. */
+/* After a server error a job may run again, unless it is one of a model's ordered ones. */
 static bool may_run_again(const struct kg_tinker_job *job)
 {
     return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);

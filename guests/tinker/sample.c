@@ -198,7 +198,7 @@ static kg_status make_request(struct asked *a, const struct kg_tinker *t,
 {
     const int64_t n = a->job->args.samples;
     const int batch = kg_serve_engine_opts(&t->opts).max_batch;
-    /* jobs are not interrupted: with several users, none may be more than one batch */
+    /* a job cannot be interrupted, so with several users none may exceed one batch */
     const int most = t->n_users > 1 && batch < MAX_SAMPLES ? batch : MAX_SAMPLES;
     KG_TRY(check_range("num_samples", 1, n, most, err));
     KG_TRY(read_prompt(a, t->opts.model->config.vocab, err));

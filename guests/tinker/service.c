@@ -117,7 +117,7 @@ static kg_status check_session(const struct kg_tinker_user *u, const char *id,
                    "session_id: no session %.60s: sessions end with their server", id);
 }
 
-/* ---- answered at once ---- */
+/* ---- replies at once ---- */
 
 struct request {
     const char *path;

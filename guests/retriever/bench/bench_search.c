@@ -33,7 +33,7 @@ struct pass {
     const struct kg_backend *be;
     int64_t passages;
     int repeats;
-    int64_t n;             /* questions */
+    int64_t n;             /* queries */
     struct kg_codes codes; /* in the backend's memory, as are the next two */
     float *questions;      /* (QUESTIONS, NUMBERS) */
     float *scores;         /* (SCORES) */

@@ -257,7 +257,7 @@ static kg_status run_pack(float *out, struct kg_embedder *m, size_t first,
 }
 
 /* ---- texts to packs ---- */
-/* m->ids: ids of a text, at most max_tokens; a cut text keeps the special ids at its end */
+/* m->ids: a text's ids, at most max_tokens; a cut text keeps its last special ids */
 static kg_status tokenise(struct kg_embedder *m, const struct kg_text *t,
                           enum kg_text_side side, struct kg_err *err)
 {

@@ -32,7 +32,7 @@ static kg_status read_if(struct kg_json_doc *doc, bool *there, const char *dir,
     return *there ? kg_json_read(doc, path.text, FILE_BYTES, err) : KG_OK;
 }
 
-/* Refuses the other value of a flag: kedge does not compute the vectors that it needs. */
+/* Refuses the other value of a flag, with which vectors would differ from kedge's. */
 static kg_status need_flag(const struct kg_json_doc *doc, const char *key, bool good,
                            struct kg_err *err)
 {
