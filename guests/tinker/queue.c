@@ -63,7 +63,7 @@ static kg_status check_open(const struct kg_tinker_user *u, size_t bytes,
     return KG_OK;
 }
 
-/* After a server error a job may run again, unless it is one of a model's ordered ones. */
+/* After a server error a job may run again, unless it is in the order of a model. */
 static bool may_run_again(const struct kg_tinker_job *job)
 {
     return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);
