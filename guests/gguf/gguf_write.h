@@ -12,7 +12,7 @@
 struct kg_gguf_writer {
     struct kg_str values, tensors; /* owned: bytes of the file */
     uint64_t n_values, n_tensors;
-    uint64_t end; /* of the data declared */
+    uint64_t end; /* bytes of the data declared so far, padded */
     struct kg_file_writer file;
     bool open;
 };
@@ -35,7 +35,7 @@ kg_status kg_gguf_item_real(struct kg_gguf_writer *w, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_item_text(struct kg_gguf_writer *w, const char *text, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-/* A value of another file, unchanged. */
+/* Puts a value of another file, unchanged. */
 kg_status kg_gguf_put_value(struct kg_gguf_writer *w, const struct kg_gguf_value *v,
                             struct kg_err *err) KG_MUST_CHECK;
 
@@ -48,7 +48,7 @@ kg_status kg_gguf_begin(struct kg_gguf_writer *w, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_put(struct kg_gguf_writer *w, const void *bytes, size_t n,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Call it after the last byte of every tensor. */
+/* Pads to the alignment. Call it after the last byte of each tensor. */
 kg_status kg_gguf_pad(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Syncs and closes. */
 kg_status kg_gguf_end(struct kg_gguf_writer *w, struct kg_err *err) KG_MUST_CHECK;
@@ -60,8 +60,8 @@ void kg_gguf_writer_release(struct kg_gguf_writer *w);
 kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
                              const struct kg_json *config, int64_t head_dim,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Writes tokenizer and chat template of a model. rows: of its embeddings; *none out: true
- * if no tokenizer was written, because GGUF has no form for it
+/* Writes tokenizer and chat template of a model. rows: number of rows of its embeddings;
+ * *none: set to true if GGUF has no form for the tokenizer, so that none was written
  * errors: EUNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
 kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
                                 bool *none, struct kg_err *err) KG_MUST_CHECK;

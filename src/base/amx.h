@@ -2,11 +2,11 @@
  *
  * One instruction computes a block of 32 factors as backend.h defines it: one chain over
  * the even factors and one over the odd ones, each from +0. It adds the sum of both
- * chains to the accumulator. No processor mode changes the result (Intel SDM, TDPBF16PS;
- * 36 million results of all ranges were compared).
+ * chains to the accumulator. No processor mode changes the result (Intel SDM, TDPBF16PS).
+ * 36 million results equal those of AVX-512 products of pairs (docs/exactness.md).
  *
- * Eight registers hold 2 x 2 tiles of sums (a square), or 1 x 4 tiles when there are few
- * rows. On instruction sets without tiles these functions exist and are never called.
+ * Four of the eight registers hold sums: 2 x 2 tiles (a square), or 1 x 4 for few rows.
+ * On instruction sets without tiles these functions exist and are never called.
  */
 #ifndef KG_BASE_AMX_H
 #define KG_BASE_AMX_H

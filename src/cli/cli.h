@@ -49,7 +49,7 @@ struct kg_flag {
     enum kg_opt_type type;       /* a BOOL has no value */
     bool clears;                 /* a BOOL: the flag sets it to false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
-    void *target;                /* of a LIST: struct kg_flag_list; may be repeated */
+    void *target;                /* for a LIST (repeatable) a struct kg_flag_list */
     const char *key;   /* the target is struct kg_flag_keys; NULL: a variable of `type` */
     const char *needs; /* condition for the flag's (or group's) effect; NULL: none */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
@@ -117,11 +117,11 @@ struct kg_command {
     const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
     int max_args;        /* maximum number of arguments besides flags; < 0: any number */
-    /* returns the i-th valid value of the argument, false after the last; NULL: no list
-     * of values */
+    /* sets *term to the i-th valid value of the argument; returns false after the last.
+     * NULL: no list of values */
     bool (*term)(struct kg_term *term, int i);
     const char *const *action; /* action that flags depend on; NULL: the first argument */
-    const char *needs;         /* of flags whose `needs` names no action; NULL: none */
+    const char *needs;         /* for flags whose `needs` names no action; NULL: none */
     const char *guest; /* the guest with the command (base/status.h); NULL: the trunk */
 };
 
@@ -277,7 +277,7 @@ extern const struct kg_flag kg_algorithms_flags[] KG_GUEST;
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];
-extern const char *kg_grade_kind; /* --kind, the action that flags of grade depend on */
+extern const char *kg_grade_kind; /* value of --kind; kg_command.action of grade */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[] KG_GUEST;
@@ -289,9 +289,9 @@ bool kg_bench_term(struct kg_term *term, int i);
 /* Files installed by `make install`: recipes and suites. */
 
 /* Finds an installed file. If path is relative and does not exist, but
- * PREFIX/share/kedge/PATH does (the program is in PREFIX/bin), *own is the latter, owned
- * by the caller, and is logged; else *own is NULL.   returns *own, or path if that is
- * NULL errors: ENOMEM, then it returns NULL */
+ * PREFIX/share/kedge/PATH does (the program is in PREFIX/bin), *own is the latter path,
+ * owned by the caller, and is logged; else *own is NULL.
+ * returns *own, or path if *own is NULL; NULL after an error   errors: ENOMEM */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 /* Commands that run as several processes, started by a launcher or forked here. */

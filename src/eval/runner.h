@@ -30,10 +30,10 @@ struct kg_eval_fresh {
     enum kg_finish finish;
     const struct kg_eval_answer *sums; /* its token sums if it is scored; else NULL */
     double extra[KG_EVAL_EXTRAS]; /* episodes: turns, finished, calls, invalid, failed */
-    /* of an episode (text is then the model's text); NULL: a single turn. `take` moves
-     * it: {0} afterwards */
+    /* both NULL for a single turn. The texts of an episode (`text` is the model's part);
+     * `take` moves them: {0} afterwards */
     struct kg_episode_text *episode;
-    const struct kg_traj *verdict; /* with an environment's verdict; NULL: none */
+    const struct kg_traj *verdict; /* the environment's graded, reward and further */
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);

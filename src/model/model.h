@@ -356,7 +356,7 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
 struct kg_grads {
     float *data; /* fp32, in the backend's memory; borrowed */
     int64_t first;
-    /* data covers the whole slab, so that two stages may add to one gradient */
+    /* data is the whole slab: stage 0, not the last stage, adds a tied head's gradient */
     bool whole;
 };
 static inline struct kg_grads kg_grads_all(float *slab)

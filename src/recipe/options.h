@@ -17,9 +17,9 @@ enum kg_shard {
     KG_SHARD_GRADIENTS, /* the same, and gradients, computed bucket by bucket */
 };
 
-/* The values of a recipe: for each section of keys a member, which may be the options
- * struct of the module that reads them. Text and lists are borrowed from the config.
- * Fields without a key stay 0. */
+/* The values of a recipe, with one member per section of keys. A member may be the
+ * options struct of the module that reads the section. Text and lists are borrowed from
+ * the config. Fields without a key stay 0. */
 struct kg_recipe {
     struct {
         const char *dir;

@@ -120,14 +120,14 @@ struct kg_request {
      * recomputed from position 0, and the trajectory records it (kg_traj_window). Not
      * below the prompt's length; no turn may exceed the limit of the first one. */
     int32_t window;
-    /* for kg_episodes_run: tokens that a sample may draw until it pauses, with finish
-     * NONE and all of its text; 0: no limit */
+    /* for kg_episodes_run: tokens that a sample may draw before it pauses; its trajectory
+     * then has finish NONE and all tokens so far. 0: no limit */
     int32_t quota;
     /* for kg_episodes_run. 0: a turn whose environment answers later waits for it. > 0:
      * the sample pauses, with this number as traj.episode.asked */
     int32_t tool_steps;
-    /* for kg_episodes_run: the paused episode to continue, borrowed; `prompt` then has
-     * all its tokens, and `drawn` counts those of the model. NULL: a new episode */
+    /* for kg_episodes_run: the paused episode to continue, borrowed. `prompt` then has
+     * all its tokens; `drawn` is how many of them are MODEL. NULL: a new episode */
     const struct kg_traj *paused;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */
     /* which adapters of a mixed model (kg_model_mix) to use: 0 the model's own, i > 0

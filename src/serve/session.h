@@ -8,8 +8,8 @@
  *   1. the last completion in its messages has the same index as the kept one, and
  *   2. its rendering begins, byte for byte, with the kept text: the kept rendering, then
  *      the text of all sampled ids with special tokens and the end token, and
- *   3. the completion ends there: its last id is a special token whose text is nowhere in
- *      the message, or the message's content is the whole completion, and
+ *   3. the completion is complete: if its last id is a special token, the message lacks
+ *      that token's text; else the message's content is the whole completion, and
  *   4. no other completion of the session has this text and other ids.
  *
  * The prompt of such a turn is the kept ids, followed by the ids of the remaining text.

@@ -28,9 +28,9 @@ struct kg_task_talk {
     size_t input_n;
     size_t lines;      /* number of output lines expected */
     size_t max_output; /* maximum bytes of output */
-    bool end;          /* close the child's input after this; the child then ends */
-    /* close the input of a child that has read all and is silent for 2 s (at most
-     * timeout_ms / 2) */
+    bool end;          /* close the child's input after this; the child must end */
+    /* close the child's input once it has read all and no pipe has moved data for
+     * min(2 s, timeout_ms / 2) */
     bool patient;
     size_t *sent; /* for kg_task_child_hear: bytes of the input written; NULL: no input */
 };

@@ -376,8 +376,8 @@ struct kg_groups {
 };
 
 /* ---- optimizer ---- */
-/* Weights that an update also stores rounded to bf16, as kg_op_cast rounds them:
- * to[i] = w of element first + i, counted as kg_adamw.first is. */
+/* A run of weights that an update also stores in bf16, rounded as by kg_op_cast: to[i]
+ * is the new weight with index first + i among all parameters (like kg_adamw.first). */
 struct kg_rounded {
     int64_t first; /* a multiple of KG_DRAW_LANES */
     int64_t n;
@@ -405,9 +405,9 @@ struct kg_adamw {
  * values. Element e of update t, e = first + i, has the word
  *   word[e / 16 % 4] of kg_rng_words(word, rounding, t, B % 2^32, B / 2^32),
  *   B = e / 64 * 16 + e % 16
- * m uses its lower half, v its upper half; sixteen consecutive blocks give four vectors
- * of sixteen words. So bits depend only on key, update and index, not on threads or on
- * how calls divide the array. */
+ * m uses the word's lower half, v its upper half; sixteen consecutive blocks give four
+ * vectors of sixteen words. So bits depend only on key, update and index, not on threads
+ * or on how calls divide the array. */
 enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
 /* A property of the machine that determines bits of results, such as its device. */
@@ -428,7 +428,7 @@ struct kg_traffic {
     /* waits of the host: one per put, get, fetch, and kg_buf_wait for unfinished work */
     uint64_t waits;
 };
-/* Counts one copy: in t->up and t->ups, or down and downs. */
+/* Counts a copy. sum, copies: t->up and t->ups, or t->down and t->downs */
 static inline void kg_traffic_count(uint64_t *sum, uint64_t *copies, uint64_t bytes)
 {
     __atomic_fetch_add(sum, bytes, __ATOMIC_RELAXED);
@@ -459,7 +459,7 @@ struct kg_backend {
     bool coded;             /* reads weights with kg_mat.quant */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
-    /* total and free memory; NULL: unknown */
+    /* bytes of total and free memory; NULL: unknown */
     kg_status (*memory)(uint64_t *total, uint64_t *free, struct kg_err *err);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);

@@ -65,7 +65,7 @@ struct kg_run_inputs {
     struct kg_lora *lora; /* trained adapters; rank 0: all weights are trained; owned */
 
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* running, rewards owned; further: owned by the log */
+    struct kg_task_opts task_opts; /* owns running and rewards; the log owns further */
     struct kg_chat_template *chat; /* template of data.chat_template, or NULL; owned */
     struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
@@ -104,20 +104,20 @@ struct kg_run_state {
     bool midway;
 };
 
-/* Working memory of steps. Only memory is reused between steps: no result depends on its
- * contents. */
+/* Working memory of steps, with its options. Checkpoints do not hold it: steps overwrite
+ * it, and a resumed run samples the batches in `ahead` again, with the same bits. */
 struct kg_run_work {
     /* rows for training, and for scoring with the model, the anchor, or a sampler of the
      * same dtype */
     struct kg_rows *rows;
-    struct kg_rows_opts rows_opts; /* its options */
+    struct kg_rows_opts rows_opts; /* options of rows */
     /* rows for scoring with a sampler of another dtype; NULL: none */
     struct kg_rows *sampler_rows;
     struct kg_rows_opts sampler_opts;       /* max_tokens 0: none */
     struct kg_rollout *engine;              /* owned; NULL during validation */
-    struct kg_rollout_opts engine_opts;     /* its options */
+    struct kg_rollout_opts engine_opts;     /* options of engine */
     struct kg_rollout_opts validation_opts; /* engine of validation; max_batch 0: none */
-    /* device memory when the run was opened; 0: no device, or unknown */
+    /* bytes of device memory when the run was opened; 0: no device, or unknown */
     uint64_t device_total, device_free;
     uint64_t index_bytes;         /* the retriever's memory on the model's device */
     struct kg_episodes *episodes; /* NULL: single turns */
@@ -182,7 +182,7 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 /* Checks that the recipe fits this many ranks: a lane per trainer, unless gradients are
- * sharded; and on CPUs with ranks.shard no anchor.place=host, because such an anchor is
+ * sharded; on CPUs anchor.place=host only with ranks.shard=none, since such an anchor is
  * packed from whole master weights.   errors: EINVAL */
 kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              bool on_cpu, struct kg_err *err) KG_MUST_CHECK;
@@ -202,7 +202,7 @@ struct kg_model *kg_run_sampler(const struct kg_run_state *state);
 kg_status kg_run_refresh_sampler(struct kg_run_state *state,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* Sets the sampler's weights for a step, with lag; the lagged weights must be loaded. */
+/* With lag: sets the sampler's weights for `step`, from lagged weights already loaded. */
 kg_status kg_run_load_sampler(struct kg_run_state *state, int64_t step,
                               struct kg_err *err) KG_MUST_CHECK;
 
@@ -210,9 +210,9 @@ kg_status kg_run_load_sampler(struct kg_run_state *state, int64_t step,
 kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_engine_close(struct kg_run *run);
 
-/* Settings of a rollout of this run, and of a validation; the caller adds rows and
- * episodes. */
+/* The sampling settings of training rollouts. */
 struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in);
+/* The options of a validation; the caller adds rows, episodes and ranks. */
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in);
 
 /* Call if a value of this SFT or RL step was not finite; what: its name. Counts the step.

@@ -192,8 +192,8 @@ static __device__ inline uint32_t kg_pair(float first, float second)
     return d;
 }
 
-/* kg_dev_shown, for tests: the host may access device memory, and an operation is
- * complete when kg_dev_done returns. */
+/* For tests. If true, the host may access device memory, and an operation is complete
+ * when kg_dev_done returns. */
 extern bool kg_dev_shown;
 cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes);
 
@@ -204,8 +204,8 @@ extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };
 extern cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 extern bool kg_dev_recording;
-/* Selects the chosen device for the calling thread, as CUDA requires before a thread's
- * first CUDA call. kg_dev_lock calls it. */
+/* Selects the chosen device for the calling thread. Call it before the thread's first
+ * CUDA call, which would otherwise use device 0. kg_dev_lock calls it. */
 void kg_dev_come(void);
 static inline cudaStream_t kg_dev_stream_here(void)
 {
@@ -241,7 +241,7 @@ static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_e
         "%s: %s (detected here; an earlier asynchronous kernel may be the cause)", op,
         cudaGetErrorString(e));
 }
-/* For a failed allocation, which may report an error of an earlier operation: EDEVICE. */
+/* Fails with ENOMEM, or EDEVICE if e comes from an earlier operation; returns NULL. */
 static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
                                    const char *what, struct kg_err *err)
 {
