@@ -108,22 +108,22 @@ static const char claims_text[] =
 
 static const char against_kl[] =
     "`Unbiased` refers to value and gradient of the divergence in column `of`. Rows "
-    "with\ntokens drawn by q have q = old; on-policy their value and gradient are 0, as "
-    "are those\nof the divergence. For topk rows the first word of a cell applies "
-    "to\n`kl.gradient=corrected`. The gradient is `c grad log p(y)`, and `a_j grad log "
-    "p_j` for\nthe ids of a head.\n";
+    "\"from tokens\nsampled by q\" (`rpg-*`, `jeffreys*`) are for `anchor.kind: "
+    "iterative`: q sampled the batch.\nOn-policy p = q, so divergence, value and "
+    "expected gradient are 0. For topk rows the words\nbefore a bracket apply to "
+    "`kl.gradient=corrected`. The gradient is `c grad log p(y)`, and\n`a_j grad log p_j` "
+    "for the ids of a head.\n";
 static const char against_other[] =
     "`Unbiased` refers to value and gradient of `-E_p[A]`, where the advantage depends "
     "only\non y; for the rpg rows and ipo, `kl.beta` times a KL to the old policy is "
     "added. The\ngradient is `c grad log p(y)`, with column `gradient` for tokens that "
     "are not clipped.\n\nA ratio of one token is exact only at a fixed context, because "
     "it omits the ratio of\nthe prefix, as is usual in practice. Score functions (`-A "
-    "log p`) have the gradient\nbut not the value.\n"
-    "\n"
-    "Column `bounds` shows what the row's trust region bounds. A token beyond the "
-    "bound\nhas no gradient if its step would lead further. `softly` means that the "
-    "gradient\nshrinks or changes its sign instead. A token with a bounded weight keeps "
-    "a gradient,\nwith the weight at its bound.\n";
+    "log p`) have the gradient\nbut not the value.\n\nColumn `bounds` shows what the "
+    "row's trust region bounds. A token beyond the bound\nhas no gradient if its step "
+    "would lead further. `softly` means that the gradient\nshrinks or changes its sign "
+    "instead. A token with a bounded weight keeps a gradient,\nwith the weight at its "
+    "bound.\n";
 
 const char *kg_algorithms_target(enum kg_target target)
 {
