@@ -291,7 +291,7 @@ bool kg_bench_term(struct kg_term *term, int i);
 /* Finds an installed file. If path is relative and does not exist, but
  * PREFIX/share/kedge/PATH does (the program is in PREFIX/bin), *own is the latter path,
  * owned by the caller, and is logged; else *own is NULL.
- * returns *own, or path if *own is NULL; NULL after an error   errors: ENOMEM */
+ * returns *own, or path if *own is NULL; NULL after an error.   errors: ENOMEM */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 /* Commands that run as several processes, started by a launcher or forked here. */

@@ -46,7 +46,7 @@ out:
     return status;
 }
 
-/* config.yaml is written last: a folder with it is complete. */
+/* config.yaml is written last: a folder with it also has manifest.json. */
 static kg_status begin(const struct kg_results *r, const struct kg_config *config,
                        const char *inputs, struct kg_err *err)
 {

@@ -48,7 +48,7 @@ struct kg_retriever_stats {
 };
 
 struct kg_retriever; /* opaque */
-/* errors: EINVAL (options), those of the engine: of kg_index_open, ECONFLICT (server) */
+/* errors: EINVAL (options); of kg_index_open and kg_index_ask, or ECONFLICT (server) */
 kg_status kg_retriever_open(struct kg_retriever **r, const struct kg_retriever_opts *opts,
                             struct kg_err *err) KG_MUST_CHECK;
 void kg_retriever_close(struct kg_retriever *r);

@@ -11,7 +11,7 @@
  *
  * No behaviour of the program is an error of kedge: a faulty episode ends without a
  * verdict, is logged and counted, and the others continue. A program that ends is started
- * again; the run stops only if it ends several times without a report.
+ * again; the run stops if none has reported yet, or 3 starts in a row had no report.
  */
 #define _DEFAULT_SOURCE /* getentropy */
 #include "serve/policy.h"

@@ -41,7 +41,7 @@ struct kg_task_talk {
 kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
                             const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Appends the output that comes within wait_ms, and writes input, starting at byte *sent,
+/* Appends output as soon as some comes, waits at most wait_ms; writes input from *sent on
  * while the child accepts it.   errors: EFORMAT (more than max_output), EIO, ENOMEM */
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
                              const struct kg_task_talk *talk, int wait_ms,

@@ -237,7 +237,7 @@ kg_status kg_task_check_excluded(const struct kg_task_opts *opts,
 
 /* Grades n completions, items[i] into grades[i]: by opts->rewards if set, else by the
  * row's function, or for `external` by opts->running or one run of opts->command.
- * errors: ETIMEOUT, EIO (with the last line of the external grader's stderr), EFORMAT */
+ * errors: ETIMEOUT and EIO (with the last line of the grader's stderr), EFORMAT */
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n,

@@ -118,8 +118,8 @@ out:
     return status == KG_EFORMAT ? KG_OK : status; /* the last line is truncated */
 }
 
-/* Whether a run began here: its first file is manifest.json, with keys of write_manifest.
- * A manifest.json without them belongs to a model or to the user. */
+/* Whether a run began here: after lock, its first file is manifest.json, with keys of
+ * write_manifest. A manifest.json without them belongs to a model or to the user. */
 static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
 {
     struct kg_path path = kg_path_in(dir, "manifest.json");

@@ -105,7 +105,7 @@ static void cover_all(struct exchange *x, int lanes)
     assert(x->own->n == x->covers[x->ranks->me].n);
 }
 
-/* Whether every rank has exactly one block, in memory that the ranks share. */
+/* Whether received blocks can be used in place: one per rank, in host memory. */
 static bool can_lend(const struct exchange *x)
 {
     for (int r = 0; r < x->ranks->n; r++)
