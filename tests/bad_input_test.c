@@ -1,10 +1,10 @@
-/* What train, sft, eval and task say to bad input: one line that tells what was expected,
- * what was found and where, the right exit status, and nothing left behind.
+/* How train, sft, eval and task answer bad input: one line that says what was expected,
+ * what was found and where, the right exit status, and no files left.
  *
- * Each row makes its input with a line of shell, runs ./kedge, and looks at what is left.
- * Shell variables: W a folder of the test's own, D a checkpoint with data, T arguments of
- * a small training run into $W/run, E those of a small evaluation. (Other rows of
- * generate, score, tokenize, inspect and new are in cli_test.c.)
+ * Each row makes its input with a line of shell, runs ./kedge and checks what remains.
+ * Shell variables: W a folder of this test, D a checkpoint with data, T arguments of a
+ * small training run into $W/run, E arguments of a small evaluation. (cli_test.c has the
+ * rows of generate, score, tokenize, inspect and new.)
  */
 #include "base/file.h"
 
@@ -21,7 +21,7 @@
 struct bad {
     const char *name;
     const char *make;  /* shell; NULL for nothing */
-    const char *args;  /* behind ./kedge */
+    const char *args;  /* after ./kedge */
     int status;        /* expected exit status */
     const char *words; /* in the error */
     const char *after; /* shell that must succeed; NULL: no run directory was made */
@@ -76,8 +76,8 @@ static void read_said(void)
         fail_msg("%s", err.message);
 }
 
-/* The error is the one line that begins with the program's name; only the hint at --help
- * may follow it. */
+/* Returns the error: the one line that begins with the program's name. After it only the
+ * hint at --help may follow, and only with status 2. */
 static const char *error_line(const struct bad *bad)
 {
     const char *text = kg_str_text(&said);
@@ -132,9 +132,9 @@ static void check_all(const struct bad *rows, size_t n)
 #define ALONE "sft model.path=$D run.dir=$W/run sft.data=$W/s.jsonl "
 #define EVAL  "eval $E "
 
-/* ---- what would do nothing ---- */
+/* ---- options without effect ---- */
 
-/* An option that nothing reads is refused where it is given. */
+/* An option that this command would not read is refused. */
 static void options_without_effect(void **state)
 {
     static const struct bad rows[] = {
@@ -464,7 +464,8 @@ static void run_directories(void **state)
          "state.json: expected format 3, found 2, written by an older kedge. The "
          "checkpoint's model "
          "(model/) can still be used: set model.path to it",
-         /* and so it does, without the manifest that an older one did not write */
+         /* this hint works also without the manifest, which older versions did not
+          * write */
          "rm $W/run/checkpoints/step-000002/manifest.json && ./kedge train "
          "$T "
          "run.dir=$W/again model.path=$W/run/checkpoints/step-000002/model > $W/out "
@@ -477,7 +478,7 @@ static void run_directories(void **state)
     CHECK_ALL(rows);
 }
 
-/* Lines of `kedge grade` whose optional keys are of another type. */
+/* Lines of `kedge grade` whose optional keys have the wrong type. */
 static void keys_of_grading(void **state)
 {
 #define LINE(key) "echo '{\"answer\": \"5\", \"gold\": \"5\", " key "}' >$W/in"
@@ -500,7 +501,8 @@ static void keys_of_grading(void **state)
 
 #define COPIED "mkdir -p $W/m && cp $D/*.json $D/*.safetensors $W/m/ && cd $W/m && "
 
-/* In a folder from somewhere else: each ends at once, with the name of the file. */
+/* A model folder from elsewhere may contain pipes, loops and folders in place of files.
+ * Each command must end at once and name the file. */
 static void files_of_a_model_that_are_no_files(void **state)
 {
     static const struct bad rows[] = {
@@ -555,8 +557,8 @@ static void files_of_a_model_that_are_no_files(void **state)
     CHECK_ALL(rows);
 }
 
-/* A model and its tokenizer are read at once, which does not show: the model's error is
- * told first, whichever thread found its own before. */
+/* A model and its tokenizer are read by two threads. The order of errors must not depend
+ * on their speed: the model's error is always reported first. */
 static void the_models_error_comes_before_the_tokenizers(void **state)
 {
     static const struct bad rows[] = {
@@ -633,10 +635,10 @@ static void graders_and_dumps(void **state)
     CHECK_ALL(rows);
 }
 
-/* ---- what is left out is counted and said before the first step ---- */
+/* ---- left-out records are counted and reported before the first step ---- */
 
-/* Golden cases: what is wrong stands on stdout, a line a case, and the status says that
- * something is. */
+/* `policy check` prints each failed golden case as a line on stdout, and its exit status
+ * is not 0. */
 static void golden_folders(void **state)
 {
     static const struct bad rows[] = {

@@ -1,8 +1,7 @@
-/* The program from outside: ./kedge is run, and its exit status, stdout and stderr are
- * looked at.
+/* The program from outside: runs ./kedge and checks exit status, stdout and stderr.
  *
- * Log-probs are compared as text: they are printed so that they read back as the same
- * float32, so equal bits are equal characters.
+ * Log-probs are compared as text. They are printed so that they read back as the same
+ * float32, so equal text means equal bits.
  */
 #include "base/file.h"
 #include "base/str.h"
@@ -28,8 +27,8 @@
 
 static char work[] = "/tmp/kedge-cli-XXXXXX";
 static struct kg_err err;
-static struct kg_str out;  /* of the last run */
-static struct kg_str said; /* its stderr */
+static struct kg_str out;  /* stdout of the last run */
+static struct kg_str said; /* stderr of the last run */
 
 static int setup(void **state)
 {
@@ -70,7 +69,7 @@ static void write_work(const char *name, const char *text)
         fail_msg("%s", err.message);
 }
 
-/* Run `./kedge args` in a shell with `input` on stdin.   returns the exit status */
+/* Runs `./kedge args` in a shell with `input` on stdin.   returns the exit status */
 static int kedge(const char *input, const char *fmt, ...)
 {
     char args[1024];
@@ -101,7 +100,7 @@ static void expect_said(const char *words)
         fail_msg("expected '%s' on stderr, found: %s", words, kg_str_text(&said));
 }
 
-/* One line on stderr, besides the hint at --help. */
+/* Expects one line on stderr, and with status 2 also the hint at --help. */
 static void expect_refusal(int wanted, int status, const char *words)
 {
     expect(wanted, status);
@@ -112,7 +111,7 @@ static void expect_refusal(int wanted, int status, const char *words)
     assert_int_equal(lines, wanted == 2 ? 2 : 1);
 }
 
-/* The i-th line of out as a document. */
+/* Parses line i of stdout, from 0. */
 static void parse_line(struct kg_json_doc *doc, size_t i)
 {
     const char *p = kg_str_text(&out);
@@ -254,7 +253,7 @@ static void output_that_cannot_be_written_exits_1(void **state)
     assert_string_equal(out.data, "1\n");
 }
 
-/* What a run says may go to a pipe whose reader has left: the run goes on and saves. */
+/* The log may go to a pipe whose reader has exited: the run continues and saves. */
 static void a_run_whose_log_nobody_reads_saves_and_exits_0(void **state)
 {
     (void)state;
@@ -276,7 +275,7 @@ static void a_run_whose_log_nobody_reads_saves_and_exits_0(void **state)
 
 /* ---- generate and score ---- */
 
-/* Text of the array under key of a document, its elements separated by ", ". */
+/* Elements of the array `key` from `first`, as text, separated by ", ". */
 static void array_text(struct kg_str *to, const struct kg_json_doc *doc, const char *key,
                        size_t first)
 {
@@ -288,8 +287,8 @@ static void array_text(struct kg_str *to, const struct kg_json_doc *doc, const c
     }
 }
 
-/* generate --logprobs on ids prompts, then score on prompt + answer: the same
- * characters. */
+/* Promise 1: `generate --logprobs` on prompts of ids, then `score` on prompt and
+ * completion, print the same characters. */
 static void check_promise_1(const char *model, const char *flags, const char *score_flags)
 {
     static const char *prompts[] = {"5", "4, 14, 4, 15",
@@ -691,7 +690,8 @@ static void copy_model(const char *name)
     assert_int_equal(system(line), 0);
 }
 
-/* Of a training checkpoint, and of the model/ in one; a bit that changed is named. */
+/* `inspect --verify` accepts a training checkpoint and its model/, and names the file if
+ * a bit of it changed. */
 static void inspect_verifies_what_was_saved(void **state)
 {
     char line[256];
@@ -850,8 +850,8 @@ static void expect_file(const char *path, const struct kg_str *text)
     kg_str_release(&found);
 }
 
-/* Whatever is written: the file that is read may be the target, and what stands there
- * stays until all is there. */
+/* The source of a conversion may also be its target: the old file stays until the new one
+ * is complete. Holds for all formats. */
 static void a_converted_file_takes_its_name_when_it_is_whole(void **state)
 {
     static const char *const names[] = {"c.jsonl", "c.jsonl.gz", "c.jsonl.zst"};
@@ -912,7 +912,7 @@ static void data_is_checked_as_training_reads_it(void **state)
     expect_refusal(2, kedge("", "data check"), "and a file");
 }
 
-/* verl's lists of messages, with and without the template that training has. */
+/* verl's lists of messages, with and without the chat template that training uses. */
 static void data_check_makes_prompts_as_training_does(void **state)
 {
     static const char lines[] =

@@ -1,9 +1,9 @@
-/* What a run may lose: nothing by a full disk, by a kill at any point of a save, by a
- * request to stop, by memory that runs out or by a grader that dies; and what it does
- * with numbers that are not finite.
+/* What a run loses to a full disk, to a kill at any point of a save, to a stop request,
+ * to memory that runs out or to a grader that dies: nothing, or one step. And how a run
+ * handles numbers that are not finite.
  *
- * A model of some thousand weights on the digit task, so that a run takes some hundredths
- * of a second and every point of failure can be tried.
+ * The model has a few thousand weights and the task is the digit task, so a run takes
+ * hundredths of a second and every point of failure can be tried.
  */
 #define ROOT "build/test-runs/lost"
 #include "overflow_testing.h"
@@ -20,9 +20,10 @@
 #include <signal.h>
 
 #define TINY  ROOT "/tiny"
-#define WHOLE ROOT "/whole" /* the run that nothing disturbs */
+#define WHOLE ROOT "/whole" /* the uninterrupted run */
 
-/* TIDYING: requests of looking for what a killed writer left, which a run survives */
+/* TIDYING: allocations in a row whose failure a run may survive, because they only serve
+ * the search for files that a killed writer left */
 enum { MOST_REQUESTS = 400, TORTURES = 60, TIDYING = 20 };
 
 static const char *const tiny[] = {
@@ -36,7 +37,8 @@ static const char *const tiny[] = {
 
 /* ---- a tiny model, runs ---- */
 
-/* Weights by the seed, changed by `change`, in dir with the digit tokenizer. */
+/* Saves a model with random weights of a fixed seed, changed by `change`, and the digit
+ * tokenizer in dir. */
 static void make_model(const char *dir, void (*change)(struct kg_model *m))
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -72,8 +74,8 @@ static int setup(void **state)
     return 0;
 }
 
-/* With dynamic sampling, how many prompts a step takes depends on the answers: the count
- * goes through the checkpoint. */
+/* With dynamic sampling, the number of prompts that a step takes depends on the
+ * completions, so a checkpoint must save the position in the row of prompts. */
 static void resumes_where_the_row_of_prompts_was_left(void **state)
 {
     static const char *const all[] = {"rollout.dynamic=true",
@@ -98,7 +100,7 @@ static void resumes_where_the_row_of_prompts_was_left(void **state)
 
 /* ---- a save that fails ---- */
 
-/* An open run at step 0 with a checkpoint of it. */
+/* Opens a run that is at step 0 and has saved a checkpoint of it. */
 static void open_run(struct kg_run *run, struct kg_config **config, const char *dir,
                      const char *const *extra)
 {
@@ -118,7 +120,7 @@ static void close_run(struct kg_run *run, struct kg_config *config)
     kg_config_free(config);
 }
 
-/* Whatever stands under the name of a checkpoint loads. */
+/* Fails unless the checkpoint `name` has all files and both its models load. */
 static void assert_loads(const char *dir, const char *name)
 {
     static const char *const files[] = {"model/model.safetensors",
@@ -153,8 +155,9 @@ static void assert_loads_into(struct kg_run *run, const char *name)
     run->state.saved_name[0] = '\0';
 }
 
-/* Request n of a save of step 1 fails: step 0 stays whole and reachable, nothing half
- * made is left, and the next attempt succeeds.   returns whether it failed */
+/* Lets file request n of a save of step 1 fail: step 0 must stay complete and loadable,
+ * no partial file may remain, and the next save must succeed.   returns whether the save
+ * failed */
 static bool save_fails_at(struct kg_run *run, uint64_t n, int error_number,
                           kg_status expected)
 {
@@ -211,8 +214,8 @@ static void keeps_the_last_checkpoint_whatever_request_of_a_save_fails(void **st
     close_run(&run, config);
 }
 
-/* The same where the checkpoint replaces one of its name; EINVAL makes the exchange of
- * two names look unsupported, so that it is done in two steps. */
+/* As above, but the save replaces a checkpoint of the same name. EINVAL makes the atomic
+ * exchange of two names look unsupported, so the save falls back to two renames. */
 static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
 {
     static const int errors[] = {ENOSPC, EINVAL};
@@ -241,7 +244,8 @@ static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
     close_run(&run, config);
 }
 
-/* Beside a step: the step's rollout reads what is written, its training waits. */
+/* Saves while a step runs: the rollout only reads the weights that are being written, and
+ * training waits for the writer. Expects the files of a save that ran alone. */
 static void writes_beside_a_step(const char *const *extra)
 {
     struct kg_run run;
@@ -272,8 +276,8 @@ static void writes_beside_a_step_what_it_writes_at_once(void **state)
     writes_beside_a_step(averages);
 }
 
-/* A device's comes by pieces that only page-locked memory takes, beside what is launched:
- * the same files as the CPU's. */
+/* A device's slabs are copied through page-locked pieces while kernels run. The files
+ * must equal the CPU's. */
 static void a_device_writes_what_the_cpu_writes(void **state)
 {
     static const char *const names[] = {"far", "emu"};
@@ -298,7 +302,8 @@ static void a_device_writes_what_the_cpu_writes(void **state)
     }
 }
 
-/* What fails beside a step is told before its training: the step alone is lost. */
+/* A save that fails during a step must end that step before it trains: no weight changes
+ * and only this step is lost. */
 static void a_failure_beside_a_step_comes_before_its_training(void **state)
 {
     struct kg_run run;
@@ -343,7 +348,7 @@ static void asks_for_room_before_a_save(void **state)
     open_run(&run, &config, ROOT "/full", NULL);
     n = run.state.model->n_elements;
     run.state.count.step = 1;
-    run.state.model->n_elements = (int64_t)1 << 50; /* as if the model were that large */
+    run.state.model->n_elements = (int64_t)1 << 50; /* pretend this size */
     assert_int_equal(kg_checkpoint_save(&run, &found), KG_ENOSPACE);
     run.state.model->n_elements = n;
     assert_non_null(strstr(found.message, "MB free for a checkpoint, found "));
@@ -360,19 +365,19 @@ static void run_shell(const char *line)
         fail_msg("failed: %s", line);
 }
 
-/* What a kill can leave of a run that stopped after `done` steps, each as a line of shell
- * in its checkpoints folder. */
+/* States that a kill can leave behind in a run that stopped after 2 steps, each made by a
+ * line of shell in its checkpoints folder. */
 static void resumes_from_whatever_a_killed_save_leaves(void **state)
 {
     static const char *const leftovers[] = {
         "mkdir -p .saving/model && echo x >.saving/model/model.safetensors",
         "ln -s nowhere latest.tmp && ln -s nowhere .latest.tmp",
-        "rm latest", /* killed before the first link */
+        "rm latest", /* killed before `latest` was made for the first time */
         "rm latest && ln -s step-000001 latest",
         "rm latest && ln -s nowhere latest",
         "mv step-000002 step-000002.old", /* between the two renames */
         "mv step-000002 step-000002.old && mkdir .saving && rm latest",
-        "cp -r step-000001 step-000002.old", /* after them */
+        "cp -r step-000001 step-000002.old", /* after both renames */
         "mkdir step-9 step-x other && rmdir step-9 && echo x >step-notes",
     };
     static const char *const two[] = {"train.steps=2", NULL};
@@ -392,7 +397,8 @@ static void resumes_from_whatever_a_killed_save_leaves(void **state)
     }
 }
 
-/* Behind the lock alone: another process may be in the middle of its replacement. */
+/* Only a process that holds the run's lock may move step-N.old back, because another
+ * process may be replacing that checkpoint. Questions and plans must leave it. */
 static void who_only_looks_at_a_run_puts_nothing_back(void **state)
 {
     static const char *const two[] = {"train.steps=2", NULL};
@@ -424,7 +430,8 @@ static void who_only_looks_at_a_run_puts_nothing_back(void **state)
 
 #define DAMAGED ROOT "/damaged"
 
-/* n bytes of a file from `at` on, which is a part of its length, become other ones. */
+/* Changes n bytes of a file, starting at the fraction `at` of its length: flips a bit if
+ * n is 1, writes zeros otherwise. */
 static void damage(const char *path, double at, size_t n)
 {
     struct kg_str text = {0};
@@ -451,7 +458,8 @@ static void assert_resume_refuses(const char *file, const char *keep)
     NEED(kg_file_copy(keep, file, err));
 }
 
-/* A bit anywhere, a page of zeros: no weight moves, and a word says which file it was. */
+/* A flipped bit at any place, or a page of zeros, is found before any weight changes, and
+ * the message names the file. */
 static void resume_refuses_a_damaged_checkpoint(void **state)
 {
     static const char *const files[] = {"state.safetensors", "state.json",
@@ -489,7 +497,8 @@ static void assert_resume_says(const char *says)
         fail_msg("expected '%s', found '%s'", says, found.message);
 }
 
-/* None is taken in silence: the message says which is whole, and how to go on from it. */
+/* kedge never falls back to an older checkpoint silently: the message names the newest
+ * intact one and says how to continue from it. */
 static void a_damaged_checkpoint_names_the_newest_that_is_whole(void **state)
 {
     static const char *const three[] = {"train.steps=3", "checkpoint.keep=100", NULL};
@@ -519,7 +528,8 @@ static void a_missing_log_is_named_on_resume(void **state)
     assert_resume_says("bytes), found no file");
 }
 
-/* Every point of the schedule: the run ends there, as a kill after that save would. */
+/* For each checkpoint of the schedule: with only that one left, as after a kill right
+ * after its save, the resumed run must equal the uninterrupted one. */
 static void resumes_exactly_from_every_checkpoint(void **state)
 {
     static const char *const sft[] = {"sft-000001", "sft-000002", "step-000000",
@@ -568,7 +578,7 @@ static void counts_checkpoints_by_number_beyond_a_million(void **state)
 
 static char train_steps[48];
 
-/* Until the log speaks of the phase. */
+/* Waits until the log contains `phase`, 30 s at most. */
 static void wait_for(const char *dir, const char *phase)
 {
     struct kg_str text = {0};
@@ -587,9 +597,9 @@ static void wait_for(const char *dir, const char *phase)
     kg_str_release(&text);
 }
 
-/* The run goes on without end until it is asked to stop, so that it cannot be over before
- * a busy machine gets to ask; then it has a few steps more, as has the one that nothing
- * stopped.   extra: has train_steps */
+/* The child has a million steps, so it cannot end before a busy machine sends the signal.
+ * Then the resumed run goes 4 steps further, and must equal a run without a stop.
+ * extra: contains train_steps */
 static void stops_and_resumes(const char *phase, int signal_number, const char *prefix,
                               const char *const *extra)
 {
@@ -605,7 +615,7 @@ static void stops_and_resumes(const char *phase, int signal_number, const char *
     kill(child, signal_number);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 128 + signal_number); /* not done */
+    assert_int_equal(WEXITSTATUS(status), 128 + signal_number); /* incomplete */
     NEED(kg_checkpoint_newest(name, ROOT "/stopped", err));
     assert_int_equal(strncmp(name, prefix, strlen(prefix)), 0);
     last = 4 + (strcmp(prefix, "step-") == 0 ? atoi(name + 5) : 0);
@@ -632,8 +642,8 @@ static void finishes_the_step_and_saves_when_asked_to_stop(void **state)
 
 /* ---- a grader that hangs, or dies ---- */
 
-/* In the third step, where the file `hang` is: the second is saved, and the run ends in
- * peace. */
+/* The grader hangs in the third step if the file `hang` exists. When asked to stop, the
+ * run must end in time, with the checkpoint of step 2. */
 static void saves_when_asked_to_stop_while_the_grader_hangs(void **state)
 {
     static const char *const extra[] = {
@@ -678,7 +688,7 @@ static void saves_when_asked_to_stop_while_the_grader_hangs(void **state)
 
 static void loses_one_step_when_the_grader_dies(void **state)
 {
-    /* fails at the call whose number is in the file */
+    /* exits with 7 at the call whose number the file `calls` holds */
     static const char *const extra[] = {
         "task.name=external",
         "data.val=",
@@ -759,11 +769,11 @@ static void stops_after_three_rollouts_that_are_not_finite(void **state)
         assert_int_equal(lines_of(ROOT "/logits", name), 6);
     }
     NEED(kg_checkpoint_newest(name, ROOT "/logits", err));
-    assert_string_equal(name, "step-000002"); /* of the steps skipped before the end */
+    assert_string_equal(name, "step-000002"); /* the last but one */
 }
 
-/* Two steps are fewer than those that stop a run, and it has learned nothing: that is no
- * success. */
+/* Two skipped steps are too few for train.max_skips to stop the run. It must still fail
+ * at its end, because it learned nothing. */
 static void a_run_that_skipped_all_its_steps_fails(void **state)
 {
     static const char *const all[] = {"model.path=" ROOT "/inf",
@@ -783,7 +793,7 @@ static void a_run_that_skipped_all_its_steps_fails(void **state)
                                        "all 2 were skipped");
 }
 
-/* Nor do the steps of the stage before make it one. */
+/* The steps of an earlier stage (init.parts has `steps`) do not count as this run's. */
 static void a_stage_that_skipped_all_its_steps_fails(void **state)
 {
     static const char *const first[] = {"sft.steps=0", "sft.batch=32",
@@ -815,7 +825,7 @@ static void a_stage_that_skipped_all_its_steps_fails(void **state)
         fail_msg("%s", found.message);
     assert_string_equal(found.message, "expected a step with finite numbers, found none: "
                                        "all 2 were skipped");
-    /* resumed, too */
+    /* nor do they after a resume */
     snprintf(train_steps, sizeof train_steps, "train.steps=6");
     assert_int_equal(train(ROOT "/second", true, second, &found), KG_ENONFINITE);
     assert_non_null(strstr(found.message, "all 4 were skipped"));
@@ -829,7 +839,7 @@ static void stops_after_three_gradients_that_are_not_finite(void **state)
 
     (void)state;
     make_model(ROOT "/steep", overflow_gradients);
-    /* the end token is the whole response */
+    /* the response is empty, so only the end token is trained */
     run_shell("echo '{\"prompt\": \"1,2:3,4\", \"response\": \"\"}' >" ROOT "/end.jsonl");
     NEED(kg_file_remove_tree(ROOT "/gradient", err));
     assert_int_equal(train(ROOT "/gradient", false, extra, &found), KG_ENONFINITE);
@@ -839,8 +849,8 @@ static void stops_after_three_gradients_that_are_not_finite(void **state)
     assert_int_equal(lines_of(ROOT "/gradient", "skipped-sft-000003.jsonl.zst"), 1);
 }
 
-/* With weights of a step ago sampling goes on while those that are trained are broken:
- * the whole batch is there, and its loss is not finite. */
+/* With rollout.lag=1 the weights of the step before sample, so sampling succeeds with
+ * broken trained weights: the batch is complete, but its loss is not finite. */
 static void skips_a_step_whose_loss_is_not_finite(void **state)
 {
     static const char *const lag[] = {"rollout.lag=1", NULL};
@@ -858,7 +868,7 @@ static void skips_a_step_whose_loss_is_not_finite(void **state)
     assert_int_equal(run.state.count.step, 2);
     assert_int_equal(run.state.count.skipped, 1);
     assert_int_equal(run.state.count.skipped_in_row, 1);
-    assert_int_equal(run.state.count.anchor_updates, 1); /* not of the skipped step */
+    assert_int_equal(run.state.count.anchor_updates, 1); /* none for the skipped step */
     assert_int_equal(lines_of(ROOT "/loss", "skipped-000002.jsonl.zst"), 6);
     run.state.model->norm->master[0] = kept;
     run.state.lagged[1].data[run.state.model->norm->offset] =
@@ -873,7 +883,7 @@ static void skips_a_step_whose_loss_is_not_finite(void **state)
 
 /* ---- memory that runs out ---- */
 
-/* without what a run does not end for when it fails */
+/* leaves out the writers whose failure does not end a run (TensorBoard, report) */
 static const char *const one_step[] = {"train.steps=1",    "sft.steps=1",
                                        "eval.problems=2",  "log.tensorboard=false",
                                        "log.report=false", NULL};
@@ -892,7 +902,8 @@ static kg_status train_with_failure_at(uint64_t n, struct kg_err *why)
     return status;
 }
 
-/* The number of allocations of a run: failing at a later one changes nothing. */
+/* Number of allocations of a run, by bisection: a failure set at a later one changes
+ * nothing. */
 static uint64_t count_allocations(void)
 {
     uint64_t low = 1, high = 1 << 20;
