@@ -1,5 +1,5 @@
-/* Anchors of whole runs: those that move between updates, those that a KL replaces, those
- * that start from another checkpoint. */
+/* Anchors in whole runs: moved between updates, replaced when the KL exceeds kappa,
+ * loaded from another checkpoint, and kept on the host. */
 #define ROOT "build/test-runs/anchors"
 #include "run_testing.h"
 
@@ -88,7 +88,7 @@ static void stopping_keeps_the_moving_average(void **state)
 
 /* ---- anchor.path ---- */
 
-/* A teacher of another shape with the digit vocabulary. */
+/* Writes a teacher with another hidden size, but the digit vocabulary. */
 static void write_teacher(const char *dir, int64_t hidden)
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -167,8 +167,8 @@ static void a_teacher_may_have_another_shape_when_it_is_fixed(void **state)
 
 /* ---- anchor.place ---- */
 
-/* The anchor's layers on the host, fetched one by one: no bit of a run knows. Of the CPU,
- * and of memory that the host cannot touch. */
+/* anchor.place=host fetches the anchor's layers one by one. No bit of a run may change,
+ * on the CPU and on the backend `far`, whose memory the host cannot touch. */
 static void an_anchor_on_the_host_has_the_same_bits(void **state)
 {
     static const char *const kinds[][2] = {

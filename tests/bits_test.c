@@ -1,9 +1,10 @@
 /* The same bits on every machine: whole runs whose weights are known by hash, on every
- * instruction set that this processor has. The hashes hold for any compiler, any level of
- * optimisation and any C library; a change that means to change arithmetic changes them
- * here, and says so. Those of all weights were written down when an update had no lanes
- * and a run no ranks (train.lanes=1 and one process are what was there before): dealing,
- * trees and exchanges took part in no bit of such a run since. */
+ * instruction set of this processor. The hashes hold for any compiler, optimization level
+ * and C library. A commit that means to change arithmetic changes them here and says so.
+ *
+ * The hashes of runs that train all weights are older than lanes and ranks, and hold with
+ * train.lanes=1 and one process: lanes, trees and exchanges changed no bit of such a run.
+ */
 #define ROOT "build/test-runs/bits"
 #include "run_testing.h"
 
@@ -15,11 +16,11 @@
 
 struct known {
     const char *name;
-    const char *extra[12]; /* ended by NULL */
+    const char *extra[12]; /* ends with NULL */
     uint64_t weights;      /* of the checkpoint after two steps */
 };
 
-/* Each answer with a prompt of its own, as it was before answers shared them. */
+/* Each completion with its own copy of the prompt, as before completions shared it. */
 #define APART "train.share_prefix=false"
 
 static const struct known runs[] = {
@@ -45,7 +46,7 @@ static const struct known runs[] = {
      0xcd4da2155e10cee7},
 };
 
-/* Those that the run trains. */
+/* The file of the trained weights: the model's, or the adapter's. */
 static const char *weights_of(const char *dir)
 {
     static struct kg_path path;
@@ -56,7 +57,8 @@ static const char *weights_of(const char *dir)
     return path.text;
 }
 
-/* One of them on the instruction set in use.   returns whether it is as known */
+/* Trains run k on the instruction set in use.   returns whether the hash is the known
+ * one */
 static bool as_known(const struct known *k, int variant)
 {
     char dir[128], by[128];

@@ -1,4 +1,5 @@
-/* What `kedge completion` prints, in bash: ./kedge is run. tests/install_test.sh has zsh.
+/* What the script of `kedge completion` completes in bash. tests/install_test.sh tests
+ * zsh.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -17,7 +18,8 @@ static int set_up(void **state)
     return 0;
 }
 
-/* Skips without the shell; else its script is in ROOT/SHELL. */
+/* Writes the script for `shell` to ROOT/SHELL. Skips the test without ./kedge or the
+ * shell. */
 static void need(const char *shell)
 {
     char line[256];
@@ -31,7 +33,8 @@ static void need(const char *shell)
     assert_int_equal(system(line), 0);
 }
 
-/* The line up to the cursor, as readline parts it in words, becomes these. */
+/* Expects the candidates `wanted` for a command line that readline has split into
+ * `words`, with the cursor in the last one. */
 static void bash_gives(const char *words, const char *wanted)
 {
     char line[1024];

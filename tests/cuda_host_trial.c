@@ -1,5 +1,6 @@
-/* What the host's side of the CUDA backend asks of CUDA's runtime (runtime_fake.h), as
- * tests/cuda_driver_test runs it: host_trial NAME is silent where it does as it should.
+/* The calls that the host side of the CUDA backend makes to CUDA's runtime, a fake one
+ * (runtime_fake.h). tests/cuda_driver_test runs `host_trial NAME`, which prints nothing
+ * if they are right.
  */
 #include "emu/runtime_fake.h"
 #include "tensor/cuda/library.h"
@@ -13,7 +14,7 @@ enum { N = 64, LOST = 700, FULL = 2 };
 
 static const struct kg_backend *be;
 static struct kg_err err;
-static bool is_shown; /* memory is */
+static bool is_shown; /* the host can access memory */
 
 #define EXPECT(what)                                                                     \
     do {                                                                                 \
@@ -48,7 +49,7 @@ static bool all_are(const char *p, char x)
     return true;
 }
 
-/* Memory that the host shares, as tests of operations have it. */
+/* With memory that the host can access, as in tests of operations. */
 static void shown(void)
 {
     char *p, *q;
@@ -75,7 +76,7 @@ static void refused(void)
     EXPECT(open_device(KG_FAKE_REFUSED) == KG_ECONFLICT);
 }
 
-/* A checkpoint's: it began without a device. */
+/* The thread that writes a checkpoint: it starts without a current device. */
 static void *fetch(void *p)
 {
     char *pinned = be->pin(N, "trial", &err);
@@ -97,12 +98,13 @@ static void thread(void)
     p = zeros();
     q = zeros();
     EXPECT(be->put(p, memset(x, 5, N), N, &err) == KG_OK);
-    EXPECT(be->copy(q, p, N, &err) == KG_OK); /* which nobody waits for */
+    EXPECT(be->copy(q, p, N, &err) == KG_OK); /* asynchronous: nothing waits */
     EXPECT(pthread_create(&other, NULL, fetch, q) == 0);
     EXPECT(pthread_join(other, NULL) == 0);
 }
 
-/* One that asks an index, or serves: the first that it wants is a kernel, or memory. */
+/* A thread that serves or queries an index: its first call may launch a kernel (here) or
+ * allocate (take). */
 static void *compute(void *p)
 {
     char x[N];
@@ -171,7 +173,7 @@ static void full(void)
                   "little free") == 0);
     EXPECT(!be->pin(N, "the anchor", &err) && err.code == KG_ENOMEM);
     kg_fake_runtime_fail(0);
-    (void)zeros(); /* and is told once */
+    (void)zeros(); /* the error is not reported again */
     kg_fake_runtime_fail(LOST);
     EXPECT(!be->alloc(N, "the anchor", &err) && err.code == KG_EDEVICE);
     EXPECT(strncmp(err.message, "the anchor: error 700", 21) == 0);
@@ -182,7 +184,7 @@ static void full(void)
 struct step {
     char *to, *from;
     int calls;
-    bool looks; /* where it is recorded, which no record can have */
+    bool looks; /* read while recording, which no recording can contain */
 };
 
 static kg_status step(void *arg, struct kg_err *e)
@@ -219,13 +221,14 @@ static void record(void)
     EXPECT(s.calls == 2 && kg_buf_traffic(be).replays == 3);
     s.calls = 0;
     s.looks = true;
-    run_steps(&s, 2); /* by itself each time, for want of a record */
+    run_steps(&s, 2); /* runs directly each time: nothing could be recorded */
     EXPECT(s.calls == 5 && kg_buf_traffic(be).replays == 3);
-    be->free(s.to); /* no record names it any more */
+    be->free(s.to); /* no recording uses it any more */
     be->free(s.from);
 }
 
-/* Kernels with shared memory by their operands: less and more than any may have. */
+/* Kernels whose shared memory grows with the number of columns: less and more than a
+ * block may have. */
 static void shared(void)
 {
     static const int64_t cols[] = {64, 6200, 8192, 7000, 1024, 6144, 20000, 6200};

@@ -1,9 +1,9 @@
-/* Whole runs on a device's kernels, attention and products by its matrix instruction:
- * what the sampler says of a token is what training says of it, the sampling batch leaves
- * no trace, and a run that was stopped ends as one that was not.
+/* Whole runs on a device's kernels, with attention and products by its matrix
+ * instructions: the sampler's and the trainer's log-probs are equal, the sampling batch
+ * leaves no trace, and a run that was stopped ends like one that was not.
  *
- * On the emulation, or on the backend that KEDGE_TEST_BACKEND names. That runs of which
- * both are the CPU's have the CPU's weights is said by bits_test.
+ * Runs on the emulation, or on the backend that KEDGE_TEST_BACKEND names. bits_test
+ * proves that a device with the CPU's attention and products trains the CPU's weights.
  */
 #define ROOT "build/test-runs/device"
 #include "overflow_testing.h"
@@ -15,10 +15,10 @@
 
 #define MODEL ROOT "/model"
 
-/* of the long run; an emulated one takes a second each */
+/* of the long run; an emulated step takes a second */
 enum { STEPS = 20, STEPS_EMULATED = 6 };
 
-/* Two layers of heads of 64, four of them for two of keys. */
+/* Writes a model of two layers with heads of 64: four of queries, two of keys. */
 static void write_model(const char *dir, void (*change)(struct kg_model *m))
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -78,12 +78,12 @@ static void what_is_sampled_is_what_is_trained(void **state)
                      steps);
     for (int i = 0; i < steps; i++) {
         assert_true(mismatch[i] == 0);
-        assert_true(shared[i] > 0); /* prompts, by each group */
+        assert_true(shared[i] > 0); /* samples of a group share its prompt */
         assert_true(norms[i] > 0 && norms[i] < 1e3);
     }
 }
 
-/* Sixty-four answers at once, or seven, or one. */
+/* With 64, 7 or 1 completions at a time. */
 static void the_sampling_batch_leaves_no_trace(void **state)
 {
     static const char *const by[][2] = {{"rollout.max_batch=64", "run.threads=2"},
@@ -120,7 +120,8 @@ static void a_run_that_was_stopped_is_resumed(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
-/* "OPERATION: KERNEL: the device is lost", behind what the run was doing. */
+/* The message must end in "OPERATION: KERNEL: the device is lost", after what the run was
+ * doing. */
 static void must_name_the_operation(const char *message)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
@@ -135,8 +136,8 @@ static void must_name_the_operation(const char *message)
         fail_msg("expected an operation that met a lost device, found \"%s\"", message);
 }
 
-/* At a third of a run's launches, and so on: in a rollout, in the backward, between an
- * update's operations, wherever that is. */
+/* Loses the device after 30, 60 and 90 % of a run's launches, wherever these are: in a
+ * rollout, in the backward, between operations of an update. */
 static void a_device_that_is_lost_loses_a_step(void **state)
 {
     static const char *const small[] = {"rollout.prompts=2", "rollout.samples=2",
@@ -147,7 +148,7 @@ static void a_device_that_is_lost_loses_a_step(void **state)
     (void)state;
     if (strcmp(backend()->name, "emu") != 0)
         skip();                              /* others cannot be lost at will */
-    must_train(ROOT "/first", false, small); /* tries plans, which later runs know */
+    must_train(ROOT "/first", false, small); /* tries plans, which later runs reuse */
     before = kg_emu_lose(-1);
     must_train(ROOT "/kept", false, small);
     all = kg_emu_lose(-1) - before;
@@ -157,7 +158,7 @@ static void a_device_that_is_lost_loses_a_step(void **state)
         assert_int_equal(train(ROOT "/lost", false, small, &err), KG_EDEVICE);
         must_name_the_operation(err.message);
         kg_emu_lose(-1);
-        if (i > 3) /* before, that of the first step may still be on its way */
+        if (i > 3) /* with 3, the save of the first step may be unfinished */
             assert_true(kg_file_exists(ROOT "/lost/checkpoints/latest/state.json"));
         must_train(ROOT "/lost", true, small);
         assert_same_file(ROOT "/kept", ROOT "/lost",
@@ -166,7 +167,7 @@ static void a_device_that_is_lost_loses_a_step(void **state)
     }
 }
 
-/* found <- how a run ends on a backend */
+/* found <- the error of a run on backend `be` */
 static kg_status end_on(struct kg_err *found, const char *be, const char *const *extra)
 {
     char *named = strdup(getenv("KEDGE_TEST_BACKEND"));
@@ -181,7 +182,7 @@ static kg_status end_on(struct kg_err *found, const char *be, const char *const 
     return status;
 }
 
-/* In a rollout, and on the way back. */
+/* In a rollout and in the backward of SFT, the device must report the CPU's error. */
 static void what_is_not_finite_is_found_where_the_cpu_finds_it(void **state)
 {
     static const char *const logits[] = {
@@ -208,7 +209,7 @@ static void what_is_not_finite_is_found_where_the_cpu_finds_it(void **state)
     }
 }
 
-/* Of RUN/manifest.json. */
+/* Returns RUN/manifest.json of the run in dir. */
 static struct kg_json_doc manifest_of(const char *dir)
 {
     struct kg_json_doc doc = {0};
@@ -233,7 +234,7 @@ static void must_list_devices(const char *dir, const char *const *kinds, size_t 
     kg_json_release(&doc);
 }
 
-/* Named without the part of the path that the test chose. */
+/* Resuming must fail with `words`, the part of the message after the test's paths. */
 static void must_not_resume(const char *dir, const char *const *extra, const char *words)
 {
     struct kg_err err = {0};
@@ -243,8 +244,8 @@ static void must_not_resume(const char *dir, const char *const *extra, const cha
         fail_msg("expected \"%s\", found \"%s\"", words, err.message);
 }
 
-/* As if a device had begun whose entry has `text` behind `key`: more than one trait, or
- * a value that begins otherwise. */
+/* Edits the manifest as if another device had begun the run: inserts `change` after
+ * `key`, which adds a trait or changes the start of a value. */
 static void change_device(const char *dir, const char *key, const char *change)
 {
     struct kg_path path = kg_path_in(dir, "manifest.json");
@@ -281,7 +282,7 @@ static void another_device_is_refused_unless_it_may_be(void **state)
     must_not_resume(ROOT "/moved", three, words);
     must_train(ROOT "/moved", true, moved);
     must_list_devices(ROOT "/moved", kinds, 2);
-    must_train(ROOT "/moved", true, three); /* it computes on this one now */
+    must_train(ROOT "/moved", true, three); /* this device is listed now */
     must_list_devices(ROOT "/moved", kinds, 2);
     setenv("KEDGE_TEST_BACKEND", named, true);
     snprintf(words, sizeof words, "kind: expected cpu, found %s; gpu: expected none",
@@ -290,7 +291,8 @@ static void another_device_is_refused_unless_it_may_be(void **state)
     free(named);
 }
 
-/* Device, driver and library, each by its name; all that differ are listed. */
+/* Device, driver and library are compared one by one, and the message lists all that
+ * differ. */
 static void another_gpu_driver_or_library_is_refused_by_name(void **state)
 {
     static const struct {
@@ -298,7 +300,7 @@ static void another_gpu_driver_or_library_is_refused_by_name(void **state)
     } rows[] = {
         {"\"gpu\": \"", "X", "other devices give other bits: gpu: expected X"},
         {"\"products\": \"", "X", "; products: expected X"},
-        /* a device of the emulation has none: it is added */
+        /* a device of the emulation has no driver: the last row adds one */
         {"\"driver\": \"", "X", "driver: expected X"},
         {"\"devices\": [{", "\"driver\": \"X\", ", "driver: expected X, found "},
     };

@@ -1,5 +1,5 @@
-/* Distillation: a student comes near its teacher on its own answers and on given ones, by
- * the loop that trains; what cannot be learned from is refused. */
+/* Distillation, by the loop that trains: a student approaches its teacher on its own
+ * completions and on given ones, and what cannot be learned from is refused. */
 #define ROOT "build/test-runs/distill"
 #include "run_testing.h"
 
@@ -27,7 +27,7 @@ static const char *const offline[] = {"anchor.path=" TEACHER,
                                       "eval.every=1000",
                                       NULL};
 
-/* A digit model after a short supervised training. */
+/* Makes the teacher: the digit model after a short SFT. */
 static int make_teacher(void **state)
 {
     static const char *const sft[] = {"sft.steps=25", "sft.lr=1e-3", "train.steps=0",
@@ -39,7 +39,7 @@ static int make_teacher(void **state)
     return 0;
 }
 
-/* run_base and extra through the defaults of `kedge distill`. */
+/* Trains with the defaults of `kedge distill`, run_base and extra. */
 static kg_status distill(const char *dir, bool resume, const char *const *extra,
                          struct kg_err *err)
 {
@@ -96,7 +96,7 @@ static void a_student_comes_near_its_teacher_on_given_answers(void **state)
     assert_true(ungraded[0] == 1);
 }
 
-/* more: keys beside those of offline distillation */
+/* more: keys in addition to `offline` */
 static void assert_stopping_changes_no_bit(const char *const *more)
 {
     const char *whole[32], *half[32];

@@ -1,5 +1,6 @@
-/* kedge doctor on a device whose products have bits of their own, or break a promise: the
- * program in a folder of the test's, beside a libkedge_cuda.so of a few lines of C. */
+/* `kedge doctor` on a device whose products have other bits than the CPU's, or break a
+ * promise. Each test copies the program to its own folder, with a libkedge_cuda.so
+ * compiled from a few lines of C. */
 #include "base/folder_testing.h"
 #include "base/str.h"
 #include "emu/nccl_testing.h"
@@ -9,7 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Element i of a product is VALUE; products are EXACT, or nobody says so. */
+/* Source of the library. Element i of a product is VALUE, which may use the true product
+ * `sums`; EXACT(t) says whether the device promises exact products of dtype t. */
 static const char library[] =
     "#define QUOTED(x) #x\n"
     "#define TEXT(x) QUOTED(x)\n"
@@ -65,7 +67,8 @@ static const char library[] =
     "const struct kg_cuda_about kg_backend_cuda_about = {KG_CUDA_INTERFACE,"
     " sizeof(struct kg_backend), KG_VERSION, \"sm_0\", devices, open_it};";
 
-/* The program and its library.   skips where one of them cannot be */
+/* Copies the program and compiles its library.   skips the test where either is
+ * impossible */
 static void make_program(const char *exact, const char *value)
 {
     char line[1024];
@@ -86,7 +89,7 @@ static void make_program(const char *exact, const char *value)
         holds("said", "");
 }
 
-/* out <- what doctor prints, and after it what it says.   returns its status */
+/* out <- all that doctor prints, on stdout and stderr.   returns its exit status */
 static int doctor(struct kg_str *out, const char *flags)
 {
     char line[600];
@@ -178,7 +181,7 @@ static void a_definition_that_is_promised_must_hold(void **state)
     kg_str_release(&out);
 }
 
-/* Whatever a device says of its bits, a row's are the same in every batch. */
+/* Even a device that promises no bits must give a row the same bits in every batch. */
 static void rows_that_change_are_a_failure(void **state)
 {
     struct kg_str out = {0};
@@ -193,7 +196,8 @@ static void rows_that_change_are_a_failure(void **state)
     kg_str_release(&out);
 }
 
-/* Bits of its own, a row's the same in every batch: but no product. */
+/* The device has its own bits, and rows are the same in every batch, but the values are
+ * not the product's. */
 static void what_is_no_product_is_a_failure(void **state)
 {
     struct kg_str out = {0};

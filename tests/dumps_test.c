@@ -1,5 +1,6 @@
-/* What a run, an evaluation and a generation write as lines is a table for other
- * programs: a key has one type in all lines of a file, null aside; an integer is no real.
+/* The lines that a run, an evaluation and a generation write are a table for other
+ * programs: except for null, a key has one type in all lines of a file, and an integer
+ * and a real are different types.
  *
  * tools/oracle/load_dumps.py loads the same files with pyarrow and datasets.
  */
@@ -15,7 +16,7 @@ static const char *type_name(const struct kg_json *v)
                                              : kg_json_type_name(v);
 }
 
-/* Type of each place of a line: "logp" array, "logp[]" real, "a.b" string. */
+/* Types by place in a line: "logp" array, "logp[]" real, "a.b" string. */
 struct schema {
     struct {
         char path[160];
@@ -60,7 +61,7 @@ static const char *type_of(const struct schema *s, const char *path)
     return "absent";
 }
 
-/* The schema of the lines of ROOT/name.   returns how many lines there are */
+/* Reads the schema of the lines of ROOT/name.   returns the number of lines */
 static int read_schema(struct schema *s, const char *name)
 {
     struct kg_records *r;
@@ -89,7 +90,8 @@ static void needs(const struct schema *s, const char *path, const char *type)
         fail_msg("%s: expected %s, found %s", path, type, type_of(s, path));
 }
 
-/* Rewards are 0 and 1 here, and the first log-probs of a warm start 0. */
+/* The rewards are 0 and 1 here and the first log-probs of SFT are 0, so a writer without
+ * fractions would make some of them integers. */
 static void a_run_writes_tables(void **state)
 {
     static const char *const extra[] = {"train.steps=3",

@@ -1,6 +1,6 @@
-/* Models with experts through whole runs: GRPO whose sampler and trainer agree to the
- * bit, stopped and resumed, on other threads, in other batches and over ranks, with the
- * same weights; experts that are replayed, and their load that is evened.
+/* Models with experts in whole runs: in GRPO the sampler and the trainer agree to the
+ * bit; a stop, other threads, other batches and more ranks give the same weights. Also:
+ * replay of the sampler's experts, and the loss that balances their load.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -36,7 +36,7 @@ static void must(const char *line)
         fail_msg("%s", line);
 }
 
-/* The checkpoint with the characters of the task for a tokenizer. */
+/* Copies the checkpoint to ROOT/model, with the digit task's characters as tokenizer. */
 static void take_model(const char *name)
 {
     char line[512];
@@ -64,7 +64,8 @@ static void train(const char *dir, int steps, const char *more)
     must(line);
 }
 
-/* In every step sampler and trainer agree, and in one at least something is learned. */
+/* Sampler and trainer must agree in every step, and at least one step must have a
+ * gradient. */
 static void check_metrics(void)
 {
     struct kg_jsonl *lines = NULL;
@@ -86,7 +87,7 @@ static void check_metrics(void)
     kg_jsonl_close(lines);
 }
 
-/* keys: of all parts of the run; file: of its checkpoints, that is compared */
+/* keys: of all parts of the run; file: the checkpoint's file that is compared */
 static void a_run_of(const char *name, const char *keys, const char *file)
 {
     char line[512];
@@ -117,7 +118,7 @@ static void an_expert_that_all_share(void **state)
     a_run_of("qwen2_moe", "", "model/model.safetensors");
 }
 
-/* Beside attention, router, experts and the shared one, in bf16. */
+/* On attention, router, experts and the shared expert, in bf16. */
 static void adapters_beside_all_of_them(void **state)
 {
     (void)state;
@@ -130,7 +131,7 @@ static void adapters_beside_all_of_them(void **state)
 #define AUX    " train.router_aux=0.05"
 #define LAST   "/checkpoints/step-00000%d/model/model.safetensors"
 
-/* Whether the weights of two runs are the same after a step. */
+/* Whether two runs have the same weights after a step. */
 static bool same_weights(const char *a, const char *b, int step)
 {
     char line[512];
@@ -139,7 +140,8 @@ static bool same_weights(const char *a, const char *b, int step)
     return system(line) == 0;
 }
 
-/* In the first step the lagging sampler has the trainer's weights. */
+/* With rollout.lag=1 the first step still samples with the trainer's weights, so the
+ * replayed experts are those that the router would choose. */
 static void a_router_that_would_choose_the_same_changes_no_bit(void **state)
 {
     (void)state;
@@ -165,7 +167,8 @@ static double number_of(const char *file, const char *line, const char *key)
     return strtod(text, NULL);
 }
 
-/* What `kedge replay` says of a step is what the run logged of it. */
+/* `kedge replay` must find the loss and the gradient norm that the run logged for the
+ * step. */
 static void check_loss(int step)
 {
     char line[16];
@@ -195,7 +198,8 @@ static void a_replayed_run_stops_resumes_and_is_replayed_itself(void **state)
 /* ---- the load of experts ---- */
 #define WARM " sft.steps=2 sft.batch=6"
 
-/* A warm start and steps whose experts are those of a lagging sampler. */
+/* SFT, then steps that replay the experts of a lagging sampler, with the balancing
+ * loss. */
 static void two_ranks_even_and_replay_with_the_bits_of_one(void **state)
 {
 #define BOTH WARM AUX REPLAY " rollout.lag=1 train.lanes=2 run.threads=1"
@@ -216,7 +220,7 @@ static void two_ranks_even_and_replay_with_the_bits_of_one(void **state)
 #undef BOTH
 }
 
-/* The first update's loss and gradient, in one micro-batch and in many. */
+/* Loss and gradient of the first update, in one micro-batch and in many. */
 static void micro_batches_add_up_to_the_loss_of_all_their_tokens(void **state)
 {
     (void)state;
@@ -246,7 +250,8 @@ static void the_load_becomes_even(void **state)
 #undef LONGER
 }
 
-/* It reaches adapters of attention, too, through what routers read. */
+/* The balancing loss also reaches adapters of attention, through the input of the
+ * routers. */
 static void a_frozen_router_passes_the_loss_on(void **state)
 {
 #define SOME WARM " lora.rank=2 'lora.targets=[q_proj]' checkpoint.every=1"
@@ -304,8 +309,9 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
                    "num_experts (4), found that every token uses all experts");
 }
 
-/* Of a model whose first layer alone has experts: what stands beside them and above moves
- * no router; one of attention does. */
+/* Only the first layer has experts here. Adapters in its MLP or above it cannot change
+ * its router, so train.router_aux is refused with them; an adapter in its attention
+ * can. */
 static void a_load_that_no_adapter_moves_is_refused(void **state)
 {
     (void)state;
@@ -322,7 +328,7 @@ static void a_load_that_no_adapter_moves_is_refused(void **state)
 #undef ADAPTED
 }
 
-/* What --dry-run says of a preset by config.json alone has all these words. */
+/* The plan of a preset (--dry-run --config-only) must contain all these words. */
 static void expect_plan(const char *preset, const char *more, const char *const words[3])
 {
     struct kg_str text = {0};
@@ -341,7 +347,7 @@ static void expect_plan(const char *preset, const char *more, const char *const 
     kg_str_release(&text);
 }
 
-/* Of Qwen3-30B-A3B its published config.json alone: what its presets would take. */
+/* Plans the presets of Qwen3-30B-A3B from its published config.json alone. */
 static void presets_of_thirty_billion_have_a_plan(void **state)
 {
     static const char *const presets[] = {"dppo-binary-tv-30b", "dppo-binary-kl-30b",

@@ -1,7 +1,6 @@
-/* Preloaded by tests/memory_test.sh: the request for memory whose number is in
- * KEDGE_FAIL_NTH fails, whichever library of the program makes it. With
- * KEDGE_FAIL_COUNT=FILE the number of all requests is written there. What the loader asks
- * for is not seen here. */
+/* Preloaded by tests/memory_test.sh: makes memory request number KEDGE_FAIL_NTH fail,
+ * whichever library of the program makes it. If KEDGE_FAIL_COUNT=FILE is set, writes the
+ * number of all requests there. Requests of the loader are not seen. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,14 +22,14 @@ static void *(*real_realloc)(void *, size_t);
 static int (*real_memalign)(void **, size_t, size_t);
 static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
 
-/* dlsym itself asks for memory. */
+/* serves the memory that dlsym itself requests */
 static char early[1 << 14];
 static size_t early_used;
 
 static void *find(const char *name) { return dlsym(RTLD_NEXT, name); }
 
-/* With the first request: libraries ask before any constructor of ours could run.
- * returns whether it is under way */
+/* Runs with the first request, because libraries allocate before a constructor here could
+ * run.   returns whether it is still in progress */
 static int begin(void)
 {
     static int begun;

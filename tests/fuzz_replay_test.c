@@ -1,7 +1,7 @@
-/* Every input under tests/fuzz is given to its fuzz target again.
+/* Gives every input under tests/fuzz to its fuzz target again.
  *
- * The targets are compiled in, so that they run in every variant of the build, under
- * sanitizers too. A new target is one #include and one row.
+ * The targets are compiled in, so that they run in every variant of the build, also under
+ * sanitizers. A new target needs one #include and one row.
  */
 #include "data/gguf_fuzz.c"
 #include "data/json_fuzz.c"
@@ -93,7 +93,7 @@ static void corpus_replays(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* A target must take anything: nothing at all, zeros, and a text cut at every length. */
+/* A target must accept any input: an empty one, zeros, and a text cut at every length. */
 static void short_inputs_replay(void **state)
 {
     static const uint8_t text[] = "{\"a\": [1, 2.5, \"x\\n\"], \"b\": {\"c\": null}}\n";
@@ -107,7 +107,7 @@ static void short_inputs_replay(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* A seed that is refused at its first key leads nowhere. */
+/* A seed that is refused at its first key would test nothing. */
 static void seeds_of_resume_get_past_the_format(void **state)
 {
     struct kg_counters counters = {0};

@@ -1,7 +1,7 @@
-/* For tests/gpu_check_test: a stand-in for CUPTI (-DLIBRARY), and the process that is
- * traced by it: tools/gpu_trace.c is its argument. Three steps of which each begins with
- * `embed`, has two kernels of 10 us, half of it beside each other, and a copy of 5, and
- * takes 40 us; their records come in two buffers, the later one first.
+/* For tests/gpu_check_test: a stand-in for CUPTI (-DLIBRARY), and a process to trace,
+ * whose argument is the library made of tools/gpu_trace.c. The stand-in reports steps of
+ * 40 us. Each begins with `embed` (2 us), has two kernels of 10 us that overlap by 5 us,
+ * and a copy of 5 us. The later buffers come first.
  */
 #include <cupti.h>
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
-/* What graders of the user's say of an answer besides its reward, through whole runs: in
- * metrics, dumps, validation and over a resume; and options of theirs where none runs. */
+/* What user-supplied graders return besides the reward, in whole runs: in metrics, dumps,
+ * validation and after a resume; and grader options that are refused because no program
+ * runs. */
 #define ROOT "build/test-runs/graders"
 #include "run_testing.h"
 
@@ -9,8 +10,9 @@
 
 enum { MOST = 32 };
 
-/* Two programs that stay: one says of answers with a 1 that they have it, and a number of
- * the others; the other calls every answer right and says no more. */
+/* Two graders that keep running. `count` returns the key "one" for completions with a 1
+ * and the key "other" for the rest; `all` scores every completion 1 and returns nothing
+ * else. */
 static const char *const extra[] = {"task.name=external",
                                     "task.rewards=[count=external sed -u -n -E -f " ROOT
                                     "/count.sed, all=external sed -u -f " ROOT
@@ -118,7 +120,8 @@ static void what_graders_say_becomes_metrics_and_is_dumped(void **state)
     assert_true(metric(ROOT "/whole", "val/reward/further/count/one", 0) == 1);
 }
 
-/* These metrics are compared, those of the program's life are not. */
+/* These metrics are compared with the uninterrupted run's; metrics of a grader's process,
+ * such as grader/starts, are not. */
 static void a_resumed_run_says_the_same(void **state)
 {
     const char *half[sizeof extra / sizeof *extra + 1];
@@ -144,7 +147,7 @@ static void a_resumed_run_says_the_same(void **state)
     assert_same_file(ROOT "/whole", ROOT "/resumed", "rollouts/val-000004.jsonl.zst");
 }
 
-/* An option that has no effect is refused, with its key. */
+/* An option that has no effect is refused by its key. */
 static void options_of_a_program_need_one(void **state)
 {
     static const char *const options[][2] = {{"task.command=true", "task.command"},

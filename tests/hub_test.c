@@ -1,5 +1,5 @@
-/* The hub from outside: ./kedge pulls from a server of the test's own, and every command
- * that takes a folder takes the name of what was pulled.
+/* The hub from outside: ./kedge pulls from a server in this test, and every command that
+ * takes a folder takes the name of a pulled repository.
  */
 #include "base/folder_testing.h"
 
@@ -14,7 +14,7 @@
 #define CACHE  "hub/models--org--digits"
 
 static struct kg_str files[8];
-static struct kg_str out, said; /* of the last run */
+static struct kg_str out, said; /* stdout and stderr of the last run */
 
 /* ---- the hub ---- */
 
@@ -79,7 +79,7 @@ static void read_back(struct kg_str *s, const char *name)
     assert_int_equal(kg_file_read(s, in_dir(name), 64 << 20, &err), KG_OK);
 }
 
-/* The arguments of a shell's line. Nothing that is said ever has the token in it. */
+/* Runs ./kedge with arguments as in a shell. Its output must never contain the token. */
 static int kedge(const char *fmt, ...)
 {
     char args[1024], line[2048];
@@ -116,7 +116,7 @@ static void has(const struct kg_str *s, const char *words)
         fail_msg("expected '%s', found: %s", words, kg_str_text(s));
 }
 
-/* Status 1 and one line with the words. */
+/* Expects status 1 and one line that contains `words`. */
 static void refuses(const char *args, const char *words)
 {
     const char *end;
@@ -245,7 +245,7 @@ static void a_run_keeps_the_commit_that_it_began_with(void **state)
     has(&said, "org/digits@" HUB_COMMIT ": as at the start of the run");
 }
 
-/* A child that pulls, until the hub has given it some of a large file. */
+/* Starts a child that pulls; returns when the hub has sent it part of a large file. */
 static pid_t begin_pull(void)
 {
     pid_t pid;

@@ -1,14 +1,14 @@
-/* A run whose gradients are made lane by lane (train.lanes): the same bits whatever the
- * threads, the sampling batch or an interruption by kill -9; other bits than with another
- * number of lanes, because their sum has other roundings, and the same training.
+/* A run whose gradients are summed lane by lane (train.lanes) has the same bits for any
+ * number of threads, any sampling batch and after kill -9. Another number of lanes has
+ * other bits, because the sum is rounded otherwise, and trains equally well.
  */
 #define ROOT "build/test-runs/lanes"
 #include "run_testing.h"
 
 #include "base/hash.h"
 
-/* Warm start, several updates a step, batch-scope selection and a moving anchor: all that
- * adds gradients. */
+/* SFT, several updates per step, batch-scope selection and a moving anchor: everything
+ * that adds gradients. */
 static const char *const by_lanes[] = {"sft.steps=3",
                                        "sft.batch=8",
                                        "algo.surrogate=clip-cov",
@@ -53,7 +53,8 @@ static void a_killed_run_of_lanes_is_resumed_to_the_same_bits(void **state)
                                 sizeof moments / sizeof *moments);
 }
 
-/* An update has eight sequences here: lanes beyond that are empty, and add nothing. */
+/* An update has eight sequences here. With more lanes, the rest are empty and add
+ * nothing. */
 static void another_number_of_lanes_has_other_roundings(void **state)
 {
     static const char *const lanes[][2] = {{"train.lanes=64", NULL},

@@ -1,14 +1,14 @@
-/* Files that `kedge export` writes, in llama.cpp: for each architecture, and for adapters
- * beside it, greedy completions are those of llama.cpp (llama-cpp-python 0.3.36, fp32,
- * cache in F32), whose ids tests/data/gguf/greedy.jsonl has. It loaded the files of which
- * the same lines have the hashes, and today's are these still.
+/* Files of `kedge export` in llama.cpp: for each architecture, and for exported adapters,
+ * kedge's greedy completions are llama.cpp's (llama-cpp-python 0.3.36, fp32, cache in
+ * F32). Their ids are in tests/data/gguf/greedy.jsonl, with the hashes of the files that
+ * llama.cpp loaded; today's export must still have these hashes.
  *
- * And conversations, through the chat template and the tokenizer in such a file
- * (chats.jsonl): the same tokens after each.
+ * Conversations (chats.jsonl), through the chat template and the tokenizer of such a
+ * file, must give llama.cpp's tokens, too.
  *
- * A line has a config.json, whose weights follow from their places, so no checkpoint is
- * kept. `llama_cpp_test LINES DIR` writes the folders and files
- * for tools/oracle/make_llama_cpp.py, which makes the lines.
+ * A line has a config.json. Its weights are computed from their positions, so no
+ * checkpoint is stored. `llama_cpp_test LINES DIR` writes the folders and files for
+ * tools/oracle/make_llama_cpp.py, which makes the lines.
  */
 #include "base/file.h"
 #include "base/hash.h"
@@ -32,7 +32,7 @@ enum { PROMPTS = 20, NEW = 64, LONGEST = 32 };
 static const char letters[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/* A line, and the names of what is written for it. */
+/* A line, and the paths of the files that are written for it. */
 struct line {
     struct kg_json_doc doc;
     const char *name;
@@ -102,7 +102,7 @@ static void write_adapter(const struct line *l)
     kg_model_free(m);
 }
 
-/* Of a line with conversations. */
+/* If the line has conversations, writes its tokenizer and chat template. */
 static void write_tokenizer(const struct line *l)
 {
     const char *tokenizer = kg_json_text(kg_json_get(l->doc.root, "tokenizer"), NULL);
@@ -189,7 +189,7 @@ static void hash_of(char text[17], const char *file)
     kg_str_release(&bytes);
 }
 
-/* Of the files of a line, one after the other. */
+/* The hash of the line's model file and, if it has adapters, that of the adapter file. */
 static void hashes_of(char text[48], const struct line *l)
 {
     hash_of(text, l->file);
@@ -267,7 +267,7 @@ static void write_chat(const char *text)
     NEED(kg_file_write_atomic(path.text, text, strlen(text), err));
 }
 
-/* `./kedge args` in the folder of the test, whose paths begin with work/ */
+/* Runs `./kedge args` in the test's folder, so paths are relative to it. */
 static void run(int wanted, const char *words, const char *args)
 {
     char line[1024];
@@ -319,7 +319,7 @@ static void the_command_says_what_it_cannot_write(void **state)
 
 /* ---- chats ---- */
 
-/* The `ids` of each conversation of a line, against those of the completions. */
+/* Compares the `ids` of each conversation of a line with those of kedge's completions. */
 static void check_ids(const struct kg_json *chats, const char *completions)
 {
     struct kg_jsonl *r;

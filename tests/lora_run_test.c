@@ -1,6 +1,6 @@
-/* Whole runs that train adapters: what samples is what is trained, stopping and killing
- * change no bit, the base stays as it is, an anchor shares it, and what a checkpoint has
- * is PEFT's folder.
+/* Whole runs that train adapters: the sampler uses the trained weights, stopping and
+ * killing change no bit, the base stays as it is, an anchor shares it, and a checkpoint
+ * contains a PEFT folder.
  */
 #define ROOT "build/test-runs/lora"
 #include "run_testing.h"
@@ -63,7 +63,8 @@ static void a_checkpoint_holds_adapters_alone(void **state)
     kg_st_close(set);
 }
 
-/* Of the plan: nothing is as large as the base but the base. */
+/* The anchor points to the base's own buffers, and the plan lists nothing else of the
+ * base's size. */
 static void an_anchor_shares_the_base(void **state)
 {
     static const char *const fixed[] = {"lora.rank=4",       "checkpoint.dtype=bf16",
@@ -85,7 +86,7 @@ static void an_anchor_shares_the_base(void **state)
     kg_config_free(config);
 }
 
-/* From where a run ended: its adapters go on being trained, with their rank. */
+/* A new run that starts from a finished run's adapters keeps their rank and alpha. */
 static void adapters_go_on_being_trained(void **state)
 {
     static const char *const more[] = {"model.adapter=" ROOT
@@ -115,8 +116,8 @@ static int ranks_of(const char *run)
     return narrow;
 }
 
-/* As PEFT's users have them, of several ranks: trained on, stopped and gone on with, to
- * the bits and the words of a run that was not. */
+/* Adapters with several ranks, as PEFT writes them: a run that was stopped and resumed
+ * has the bits and the adapter_config.json of a run that was not. */
 static void ranks_of_patterns_go_on_too(void **state)
 {
     static const char config[] =

@@ -1,7 +1,7 @@
-/* The mask-delta diagnostic of DPPO (preset dppo-mask-delta-stability) through a short
- * run: PG-IS without the tokens of A < 0 whose probability fell by more than delta. What
- * its metrics say is counted again, from the dump and the weights of the checkpoints; and
- * with a delta that no token passes the run is that of PG-IS. */
+/* The mask-delta diagnostic of DPPO (preset dppo-mask-delta-stability) in a short run:
+ * PG-IS without the tokens of A < 0 whose probability fell by more than delta. Its
+ * metrics are counted again from the dump and the checkpoints' weights. With a delta that
+ * no token exceeds, the run must equal PG-IS. */
 #define ROOT "build/test-runs/mask-delta"
 #include "run_testing.h"
 
@@ -14,7 +14,7 @@
 enum { STEPS = 6, MOST = 16, LONGEST = 64 };
 static const double DELTA = 0.5;
 
-/* The sampler is two steps old and the steps are wide: probabilities fall. */
+/* The sampler is two steps old and the learning rate is high, so probabilities fall. */
 #define SMALL                                                                            \
     "rollout.prompts=8", "rollout.samples=8", "rollout.max_tokens=12",                   \
         "data.max_prompt_tokens=64", "train.updates_per_step=1", "optim.lr=5e-2",        \
@@ -40,12 +40,12 @@ static int make_runs(void **state)
     return 0;
 }
 
-/* ---- counted again ---- */
+/* ---- metrics counted again ---- */
 
 struct counts {
     double tokens, positive, negative;
-    double dropped, p, mu; /* of A < 0 and mu - p > DELTA; sums */
-    double risen;          /* of A > 0 and p - mu > DELTA: these stay */
+    double dropped, p, mu; /* tokens with A < 0, mu - p > DELTA; sums */
+    double risen;          /* with A > 0 and p - mu > DELTA: not masked */
     double least;          /* p - mu */
 };
 
@@ -138,8 +138,8 @@ static void the_metrics_say_what_was_dropped(void **state)
         assert_true(
             near(logged(dir, "region/masked_negative_mu", step), c.mu / c.dropped));
     }
-    assert_true(dropped >= 5); /* it has something to diagnose */
-    assert_true(risen >= 1);   /* and leaves alone what rose */
+    assert_true(dropped >= 5); /* some tokens fell */
+    assert_true(risen >= 1);   /* some rose, which are not masked */
 }
 
 static void without_a_token_that_fell_it_is_pg_is(void **state)

@@ -1,4 +1,4 @@
-/* Commands on a model's folder and on a run's: ./kedge is run in a shell.
+/* Commands on a model's folder and on a run's folder, run in a shell.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -77,14 +77,14 @@ static uint64_t said_to_train(void)
     return (uint64_t)bytes;
 }
 
-/* Beside five vectors (weights, gradients, two moments, anchor), of fp32 but for moments
- * in bf16, and activations: what products read of model and anchor, packed in either
- * dtype. */
+/* Memory for training is five vectors (weights, gradients, two moments, anchor), in fp32
+ * unless the moments are bf16; activations; and the packed weights that products of model
+ * and anchor read, in either dtype. This test checks the packed weights. */
 static void memory_has_the_packed_weights_of_either_dtype(void **state)
 {
     static const struct {
         enum kg_dtype ct;
-        int64_t each; /* bytes a parameter of the five vectors */
+        int64_t each; /* bytes per parameter of the five vectors */
         const char *line;
     } types[] = {
         {KG_F32, 20, "./kedge inspect --json --dtype fp32 " DIGITS SAID},
@@ -106,7 +106,8 @@ static void memory_has_the_packed_weights_of_either_dtype(void **state)
     }
 }
 
-/* Its own manifest.json is of its inputs: of its checkpoints the newest is looked at. */
+/* A run's own manifest.json lists its inputs, so `inspect --verify RUN` verifies the
+ * newest checkpoint instead. */
 static void a_runs_newest_checkpoint_is_verified(void **state)
 {
     (void)state;
@@ -125,7 +126,7 @@ static void a_runs_newest_checkpoint_is_verified(void **state)
 
 /* ---- generate ---- */
 
-/* A template that cannot be read stops what would be rendered by it, and nothing else. */
+/* An invalid template is an error only for input that it would render. */
 static void plain_text_needs_no_template(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* Whole runs whose moments are kept in bf16 and rounded by draws (optim.moments): the
- * same bits whatever the threads, the sampling batch or an interruption by kill -9, in
- * the warm start too; half the bytes of moments, in memory and on disk; and what does not
- * fit together is refused.
+/* Whole runs whose moments are stored in bf16 with stochastic rounding (optim.moments):
+ * the same bits for any number of threads, any sampling batch and after kill -9, in SFT
+ * too; half the bytes of moments, in memory and on disk; and which combinations are
+ * refused.
  */
 #define ROOT "build/test-runs/moments"
 #include "run_testing.h"
@@ -52,7 +52,7 @@ static void has_type(const char *dir, const char *name, const char *dtype)
     kg_st_close(set);
 }
 
-/* What a checkpoint of this run takes, as its plan says; n: parameters. */
+/* Bytes of this run's checkpoint by its plan.   n out: number of parameters */
 static uint64_t bytes_with(const char *const *extra, int64_t *n)
 {
     struct kg_config *config = config_of(ROOT "/planned", extra);
@@ -87,7 +87,7 @@ static void moments_have_half_the_bytes(void **state)
     has_type(ROOT "/one", "anchor", "F32");
 }
 
-/* Of the optimizer that averages z is no moment but weights. */
+/* Schedule-free's z is a set of weights, not a moment, so it stays in fp32. */
 static void schedule_free_keeps_z_and_resumes(void **state)
 {
     static const char *const whole[] = {"optim.kind=schedule-free", NULL};
@@ -104,7 +104,7 @@ static void schedule_free_keeps_z_and_resumes(void **state)
     has_type(ROOT "/free", "adam_v", "BF16");
 }
 
-/* ---- who reads them ---- */
+/* ---- readers of the moments ---- */
 
 static void a_replay_reads_them(void **state)
 {
@@ -116,7 +116,7 @@ static void a_replay_reads_them(void **state)
     assert_true(r.apart_max == 0);
 }
 
-/* A run of the given keys that starts from the moments of /one. */
+/* A run that starts from the moments of /one with the key `dtype` must be refused. */
 static void refuses_to_start(const char *dtype, const char *words)
 {
     const char *const extra[] = {"model.path=",

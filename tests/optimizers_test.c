@@ -1,5 +1,5 @@
-/* Whole runs with an optimizer that averages: what samples is what is trained, what is
- * written is the average, and stopping changes no bit. */
+/* Whole runs with an optimizer that averages (schedule-free): the sampler uses the
+ * trained weights, the checkpoint's model is the average, and stopping changes no bit. */
 #define ROOT "build/test-runs/optimizers"
 #include "run_testing.h"
 
@@ -32,7 +32,7 @@ static void stopping_and_validating_change_no_bit(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
-/* The tensor `name` of the model that a run wrote. */
+/* out (n) <- the start of tensor `name` of the model that a run wrote. */
 static void tensor_of(float *out, int64_t n, const char *dir, const char *name)
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -49,7 +49,7 @@ static void tensor_of(float *out, int64_t n, const char *dir, const char *name)
     kg_model_free(m);
 }
 
-/* One update of the same gradients: what decays alone is told apart. */
+/* Both runs make one update with the same gradients, so only the decay differs. */
 static void decay_reaches_what_the_key_says(void **state)
 {
     static const char *const all[] = {"train.steps=1", "train.updates_per_step=1",
@@ -91,7 +91,7 @@ static void what_samples_is_what_is_trained(void **state)
         assert_true(mismatch[i] == 0);
 }
 
-/* The model that the checkpoint wrote against y and z of its state. */
+/* Compares the model of the checkpoint with the average of y and z in its state. */
 static void what_is_written_is_the_average(void **state)
 {
     struct kg_config *config = config_of(ROOT "/written", whole);
@@ -138,8 +138,8 @@ static void a_schedule_is_refused_before_the_warm_start(void **state)
 
 /* ---- optim.place ---- */
 
-/* With updates on the host and beside the model, on memory that the host cannot touch or
- * on emulated kernels: equal weights, state and answers. */
+/* Updates on the host and on the device must give equal weights, state and dumps, on
+ * memory that the host cannot touch (`far`) or on emulated kernels. */
 static void assert_place_shows_in_no_bit(const char *backend, const char *const *extra,
                                          int steps)
 {
@@ -161,7 +161,7 @@ static void assert_place_shows_in_no_bit(const char *backend, const char *const 
     assert_same_file(dirs[0], dirs[1], "checkpoints/latest/state.safetensors");
 }
 
-/* Small runs with an anchor; what each says of itself wins. */
+/* Keys of small runs with an anchor; keys that a run lists later win. */
 #define EMA   "anchor.kind=ema", "kl.estimator=k3", "kl.beta=0.05", "anchor.period=1"
 #define SMALL "rollout.prompts=2", "rollout.samples=2", "eval.problems=2"
 
@@ -220,7 +220,7 @@ static void updates_on_the_host_have_the_bits_of_kernels(void **state)
     assert_place_shows_in_no_bit("emu", small, 1);
 }
 
-/* Begun with one place, gone on with the other: the run that had one. */
+/* A run that changes optim.place on resume must equal the run that did not. */
 static void a_run_goes_on_with_another_place(void **state)
 {
     static const char *const once[] = {SMALL, "train.steps=2", "optim.place=device",

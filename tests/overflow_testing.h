@@ -1,18 +1,18 @@
-/* Weights that are finite, and from which a step is not. */
+/* Finite weights with which a step is not finite. */
 #ifndef KG_TESTS_OVERFLOW_TESTING_H
 #define KG_TESTS_OVERFLOW_TESTING_H
 
 #include "model/model.h"
 
-/* Logits that are no numbers. */
+/* Makes the logits NaN or infinite. */
 static void overflow_logits(struct kg_model *m)
 {
     for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
         m->head->master[i] = i % 2 ? 3e38f : -3e38f;
 }
 
-/* Logits of 0 whose way back passes the largest float: the rows of the head are near it,
- * and the gradient of the norm is their difference times what is normed. */
+/* The logits are 0, but the backward overflows: the head's rows are near the largest
+ * float, and the norm's gradient is their difference times the normed values. */
 static void overflow_gradients(struct kg_model *m)
 {
     for (int64_t v = 0; v < m->head->rows; v++)

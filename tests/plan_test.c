@@ -1,6 +1,6 @@
-/* The list of what a run takes (train/open/memory.h): against the bytes that were taken
- * on memory that the host cannot touch and on emulated kernels; for models of 1.5 to
- * 14 billion parameters without weights; and as what refuses a run. */
+/* The list of a run's memory (train/open/memory.h): compared with the bytes that a run
+ * takes, on memory that the host cannot touch and on emulated kernels; for models of 1.5
+ * to 14 billion parameters, without weights; and as the reason to refuse a run. */
 #define ROOT  "build/test-runs/plan"
 #define MODEL ROOT "/model"
 #include "run_testing.h"
@@ -29,12 +29,13 @@ static uint64_t there(const struct kg_memory *m, const char *what)
     return 0;
 }
 
-/* ---- against what is taken ---- */
+/* ---- against the bytes that a run takes ---- */
 
-/* Tables of cache blocks, frequencies, a piece of a checkpoint on its way. */
+/* bytes that the list leaves out: block tables, frequencies, a piece of a checkpoint in
+ * transfer */
 enum { REMAINDER = 64 << 10 };
 
-/* scratch: what operations of the backend may take of it here, at most what is planned */
+/* scratch: bytes that operations may take here, at most the planned ones */
 static void assert_taken(const char *const *extra, uint64_t scratch)
 {
     struct kg_memory m = memory_of(ROOT "/taken", extra);
@@ -43,7 +44,7 @@ static void assert_taken(const char *const *extra, uint64_t scratch)
     assert_true(scratch < there(&m, KG_MEMORY_OPERATIONS));
     fresh(ROOT "/taken");
     held = kg_pages_memory().held;
-    (void)kg_pages_memory(); /* the most begins anew */
+    (void)kg_pages_memory(); /* starts a new maximum */
     must_train(ROOT "/taken", false, extra);
     taken = kg_pages_memory().most - held;
     if (taken + REMAINDER < listed || taken > listed + REMAINDER + scratch)
@@ -113,7 +114,7 @@ static void a_run_on_kernels_takes_its_scratch_besides(void **state)
     unsetenv("KEDGE_TEST_BACKEND");
 }
 
-/* ---- of large models ---- */
+/* ---- large models ---- */
 
 static const char qwen[] =
     "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "
@@ -123,7 +124,7 @@ static const char qwen[] =
     "\"max_position_embeddings\": 131072, \"eos_token_id\": 151643, "
     "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\"}";
 
-/* Of Qwen2.5. */
+/* Shapes of Qwen2.5. */
 static const struct shape {
     const char *name;
     int hidden, ffn, layers, heads, kv_heads, vocab;
@@ -133,7 +134,7 @@ static const struct shape {
               {"7B", 3584, 18944, 28, 28, 4, 152064, "false"},
               {"14B", 5120, 13824, 48, 40, 8, 152064, "false"}};
 
-/* A folder with nothing but this. */
+/* Writes a folder that has only the config.json of a shape. */
 static void write_config(const char *name)
 {
     const struct shape *s = shapes;
@@ -148,7 +149,7 @@ static void write_config(const char *name)
     NEED(kg_file_write_atomic(MODEL "/config.json", text, strlen(text), err));
 }
 
-/* EMA-PG: prompts and answers of up to 1,024 and 2,048 tokens, 64 at a time. */
+/* EMA-PG: 64 prompts of up to 1,024 tokens, completions of up to 2,048. */
 static const char *const ema_pg[] = {"model.path=" MODEL,
                                      "model.device=cuda",
                                      "model.dtype=bf16",
@@ -188,8 +189,8 @@ static kg_status plan(struct kg_str *out, uint64_t memory, const char *const *ex
     return plan_on(out, 1, memory, extra, err);
 }
 
-/* Of 8 ranks each has an eighth of what is in cuts, and all of the rest; how many are
- * needed is the least that fit. */
+/* Each of 8 ranks has an eighth of the sharded slabs and all of the rest. "needed" is the
+ * smallest number of ranks on which the run fits. */
 static void ranks_divide_what_is_in_cuts(void **state)
 {
     static const char *const lanes[] = {"train.lanes=8", NULL};
@@ -214,7 +215,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
     assert_non_null(strstr(kg_str_text(&out),
                            "needed      4 ranks (train.lanes=8), each with "
                            "140.13 GB of such a device"));
-    /* what comes and goes by pieces of 4 MB: 8 blocks, 8 ranks */
+    /* transfers go by pieces of 4 MB: 8 blocks, 8 ranks */
     assert_non_null(strstr(kg_str_text(&out), "exchange 0.07"));
     kg_str_clear(&out);
     NEED(plan_on(&out, 8, H200, divided, err)); /* a bucket is the head: 2.18 GB */
@@ -223,7 +224,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
                                               "5.99, optimizer 7.62"));
     assert_non_null(strstr(kg_str_text(&out), "sums of lanes 15.23, exchange 0.1"));
     kg_str_clear(&out);
-    NEED(plan_on(&out, 9, H200, one, err)); /* of any number of lanes */
+    NEED(plan_on(&out, 9, H200, one, err)); /* for any number of lanes */
     assert_non_null(strstr(kg_str_text(&out), "gradients 5.56, "));
     assert_non_null(strstr(kg_str_text(&out), "sums of lanes 3.38"));
     assert_non_null(strstr(kg_str_text(&out), "(train.lanes=1)"));
@@ -231,7 +232,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
     assert_int_equal(plan_on(&out, 8, H200, whole, &why), KG_ENOMEM);
     assert_non_null(strstr(kg_str_text(&out), "weights (fp32) 30.46"));
     kg_str_clear(&out);
-    assert_int_equal(plan_on(&out, 8, 0, host, &why), KG_EINVAL); /* as the run */
+    assert_int_equal(plan_on(&out, 8, 0, host, &why), KG_EINVAL); /* as in a run */
     assert_non_null(strstr(why.message, "anchor.place: on CPUs"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 1, 40000000000, lanes, &why), KG_ENOMEM);
@@ -243,7 +244,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
     kg_str_release(&out);
 }
 
-/* 8 MB for each of all ranks, where weights are: by NCCL on the device. */
+/* 8 MB per rank, in the memory that has the weights: the device's with NCCL. */
 static void what_goes_to_ranks_that_sample_is_counted(void **state)
 {
     static const char *const none[] = {"train.lanes=8", "rollout.lag=1", NULL};
@@ -310,7 +311,7 @@ static void seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments(void *
 
 /* ---- the table of docs/gpu.md ---- */
 
-/* The number behind `before`, as it is printed. */
+/* out <- the number that the plan prints after `before` */
 static void number_in(char out[32], const struct kg_str *plan, const char *before)
 {
     const char *at = strstr(kg_str_text(plan), before);
@@ -320,7 +321,7 @@ static void number_in(char out[32], const struct kg_str *plan, const char *befor
              at + strlen(before));
 }
 
-/* keys: separated by a blank, as the table has them */
+/* keys: separated by a blank, as in the table */
 static void assert_row(const struct kg_str *doc, const char *name, const char *memory,
                        const char *keys, bool fits)
 {
@@ -365,8 +366,8 @@ static void the_table_of_the_docs_is_what_plans_say(void **state)
 
 /* ---- operations ---- */
 
-/* What the model reserves for trials of products, to the byte; rows and what is asked of
- * each; a bit of each id where rows have sets. */
+/* Operations reserve what products need for trials (to the byte), an amount per row, and,
+ * with truncated sampling, one bit per row and id. */
 static void operations_are_what_is_reserved_and_asked_for(void **state)
 {
     static const char *const few[] = {"model.dtype=bf16", "train.micro_tokens=1000",
@@ -426,7 +427,8 @@ static void what_cannot_fit_is_refused_before_it_is_taken(void **state)
     assert_false(kg_file_exists(ROOT "/refused"));
 }
 
-/* Another process has some of it: the sum would fit alone. */
+/* The run would fit if another process did not hold part of the memory; the message says
+ * so. */
 static void memory_that_others_hold_is_said(void **state)
 {
     static const char *const plain[] = {"train.steps=1", NULL};

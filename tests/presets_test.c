@@ -1,5 +1,5 @@
-/* Presets on whole runs: every method makes a step and moves the weights, every recipe is
- * planned, and one of them runs on every task from the command line alone.
+/* Presets in whole runs: every method makes a step and moves the weights, every recipe
+ * has a plan, and one of them runs on every task from the command line alone.
  */
 #define ROOT "build/test-presets"
 #include "run_testing.h"
@@ -115,7 +115,7 @@ static void must_run(const char *line)
         fail_msg("%s", whole);
 }
 
-/* What a dense model refuses; planned by tests/experts_test.c. */
+/* Recipes that a dense model cannot run; tests/experts_test.c plans them. */
 static bool wants_experts(const struct kg_preset *p)
 {
     return kg_preset_get(p, "rollout.router_replay") != NULL;

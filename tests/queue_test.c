@@ -1,5 +1,5 @@
-/* tools/queue from outside: runs one after the other, a row each, restarts that skip what
- * is done and finish what was cut off. */
+/* tools/queue from outside: it makes one run after the other and writes a row for each. A
+ * restart skips complete runs and finishes interrupted ones. */
 #include "base/file.h"
 #include "data/json.h"
 
@@ -41,7 +41,7 @@ static void need_kedge(void)
     skip();
 }
 
-/* returns the exit status of the shell line in which %s is the folder of the test */
+/* Runs a shell line, in which each %s is the test's folder.   returns the exit status */
 static int shell(const char *fmt)
 {
     char line[2048];
@@ -61,7 +61,7 @@ static void write_queue(const char *text)
     assert_int_equal(kg_file_write_atomic(path, text, strlen(text), &err), KG_OK);
 }
 
-/* Rows of results.jsonl as documents; each is released by the caller. */
+/* Reads the rows of results.jsonl; the caller releases each. */
 static size_t read_rows(struct kg_json_doc *rows, size_t most, const char *dir)
 {
     struct kg_str text = {0};
@@ -117,18 +117,19 @@ static void every_run_gets_a_row_and_is_done_once(void **state)
     assert_int_equal(shell("grep -q '\"before\": {\"accuracy\": [0-9.]*, \"stderr\": "
                            "[0-9.]*}, \"after\": {' %s/a/results.jsonl"),
                      0);
-    /* at step 0 the policy is its reference */
+    /* at step 0 the policy equals its anchor */
     assert_int_equal(
         shell("grep -q '\"step\": 0,.*\"val/kl\": 0\\.0,' %s/a/grpo-s3/metrics.jsonl"),
         0);
-    /* what is done is skipped, what failed is tried again */
+    /* complete runs are skipped, failed ones are retried */
     assert_int_equal(shell("tools/queue %s/list %s/a 2>%s/said"), 1);
     assert_int_equal(shell("grep -q 'grpo-s3 is done' %s/said"), 0);
     assert_int_equal(read_rows(rows, 4, "a"), 3);
     release(rows, 3);
 }
 
-/* HUP as where the terminal is closed: also where whoever tests ignores it. */
+/* Sends HUP, as a closed terminal does. env restores its default in case the tests run
+ * under nohup. */
 static void a_closed_terminal_stops_a_queue(void **state)
 {
     struct kg_json_doc rows[2];

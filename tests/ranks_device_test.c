@@ -1,10 +1,10 @@
-/* A run over ranks, each on a device of its own, is the run of one device: weights,
- * moments, anchor and log. What ranks say to each other goes through the host's memory,
- * or gradients and weights by a NCCL of the tests' own. So is the run of which a rank was
- * killed, when another number of them goes on, by the other link.
+/* A run over ranks with a device each is the run of one device: weights, moments, anchor
+ * and log. Ranks exchange data through the host's memory; gradients and weights may go by
+ * NCCL, here a stand-in for it. A run that lost a rank and was resumed on another number
+ * of ranks, with the other link, must give the same results.
  *
- * Two backends stand for devices, in a process each: memory that the host cannot touch,
- * on which every way in which memory travels is tried; and the emulated kernels of GPUs,
+ * Two backends stand for devices, each rank in its own process: `far`, whose memory the
+ * host cannot touch, tries every path by which data travels; the emulated GPU kernels run
  * attention and products by the matrix instruction, on the smallest model that has them.
  */
 #define ROOT "build/test-runs/ranks-device"
@@ -20,7 +20,7 @@
 #define MODEL ROOT "/model"
 #define NCCL  ROOT "/nccl"
 
-/* All answers are wrong, and the first anchor is the model: the entropy alone gives a
+/* All rewards are 0 and the first anchor is the model, so only the entropy gives a
  * gradient. */
 static const char *const base[] = {"run.threads=1",
                                    "algo.entropy_coef=0.5",
@@ -37,8 +37,8 @@ static const char *const base[] = {"run.threads=1",
                                    "anchor.period=1",
                                    NULL};
 
-/* What a run says of the machine it measures once in a process: here of the CPU, for all
- * processes that are forked later, since emulated kernels take a quarter of a minute. */
+/* A process measures its machine's speed once, for the log. Measuring the CPU here serves
+ * all processes that are forked later; emulated kernels would take 15 seconds. */
 static void measure_once(void)
 {
     double flops;
@@ -46,7 +46,7 @@ static void measure_once(void)
     NEED(kg_bench_compute_flops(&flops, kg_backend_cpu_variant(0), KG_BF16, err));
 }
 
-/* One layer of one head of 64. */
+/* Writes a model of one layer with one head of 64. */
 static int write_model(void **state)
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -55,7 +55,7 @@ static int write_model(void **state)
     struct kg_model *m;
 
     (void)state;
-    kg_threads_set(1); /* processes will be forked */
+    kg_threads_set(1); /* this process will fork */
     measure_once();
     fresh(ROOT);
     NEED(kg_model_config_read(&c, DIGITS, err));
@@ -71,7 +71,7 @@ static int write_model(void **state)
     return 0;
 }
 
-/* The run of one, in whose steps something is trained. */
+/* Trains on one rank; every step must have a gradient. */
 static void train_alone(const char *const *extra)
 {
     double norm[4];
@@ -93,8 +93,8 @@ static const struct {
     const char *extra[12];
     struct {
         int n;
-        const char *also[4]; /* that changes no bit */
-        bool nccl;           /* joins them: it changes none, too */
+        const char *also[4]; /* keys that change no bit */
+        bool nccl;           /* NCCL, which changes no bit either */
     } ranks[MOST];
 } runs[] = {
     {"cuts of weights, moments and anchor",
@@ -177,7 +177,7 @@ static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
 
 #define STANDS ROOT "/n/checkpoints/step-000001"
 
-/* In the second step. */
+/* After the first checkpoint, that is in the second step, sending by NCCL fails. */
 static void one_fails_to_send(int me)
 {
     (void)me;
@@ -218,8 +218,8 @@ static void one_dies_sending(int me)
     setenv("FAKE_NCCL_BEHIND", STANDS, true);
 }
 
-/* A run of which rank 1 is killed behind its first checkpoint: in the midst of what it
- * sends by NCCL, or wherever it is. */
+/* A run whose rank 1 is killed after its first checkpoint: during a send by NCCL, or at
+ * any point. */
 static void lose_one(int n, bool by_nccl, const char *const *extra)
 {
     const struct upset upset = {.before = by_nccl ? one_dies_sending : NULL,
@@ -251,7 +251,7 @@ static void assert_text(const struct kg_json *entry, const char *name, const cha
     assert_string_equal(found ? found : "", text);
 }
 
-/* The i-th entry of the manifest's "ranks". */
+/* Checks entry i of the manifest's "ranks". */
 static void assert_written(size_t i, int n, bool by_nccl, const char *since)
 {
     struct kg_json_doc doc = {0};
@@ -270,7 +270,8 @@ static void assert_written(size_t i, int n, bool by_nccl, const char *since)
     kg_json_release(&doc);
 }
 
-/* What the run of one is, though it goes on elsewhere and by another link. */
+/* A run that lost a rank, resumed on `then` ranks with the other link, must equal the run
+ * of one. */
 static void lost_and_resumed(int n, bool by_nccl, int then, const char *const *extra,
                              int steps)
 {

@@ -1,6 +1,6 @@
-/* What happens to one rank of a run: all end by themselves, one error names rank, host
- * and operation, and another number of ranks goes on to the bits of one that nothing
- * happened to.
+/* When one rank of a run fails, all ranks end by themselves, one error names rank, host
+ * and operation, and another number of ranks resumes the run to the bits of an
+ * undisturbed one.
  */
 #define ROOT "build/test-runs/ranks-faults"
 #include "ranks_run_testing.h"
@@ -13,8 +13,8 @@
 
 #define SAID ROOT "/said"
 
-/* Scores of the lengths of answers. On the rank that LANG calls so it dies
- * behind the first step (a grader is given few variables of the environment). */
+/* Scores completions by their length. The grader of the rank whose LANG is "dies" exits
+ * after the first step. (LANG, because a grader gets few environment variables.) */
 #define GRADER                                                                           \
     "task.command=awk -v rank=\"$LANG\" 'rank == \"dies\" && "                           \
     "system(\"test -e " ROOT "/n/rollouts/step-000001.jsonl.zst\") == 0 {exit 3} "       \
@@ -30,9 +30,10 @@ static const char *const updates[] = {"train.lanes=8",
                                       GRADER,
                                       NULL};
 
-/* ---- a run that something happens to ---- */
+/* ---- runs with a fault ---- */
 
-/* A run on n ranks, one of which gets `sent` when the run has come to `fact`. */
+/* A run on n ranks; rank `which` gets signal `sent` when the file `fact` of the run
+ * exists. */
 static void signalled(int *ended, int n, int which, int sent, const char *fact,
                       const char *const *extra, const struct upset *upset)
 {
@@ -121,7 +122,7 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
             else
                 assert_true(WIFEXITED(ended[r]) &&
                             WEXITSTATUS(ended[r]) == KG_RANKS_EXIT_LOST);
-        /* nobody blames another that left for the same reason, and each says it once */
+        /* nobody blames a rank that left for the same reason, and each reports it once */
         assert_int_equal(how_often_said(gone), kills[i].n - 1);
         assert_int_equal(how_often_said(" is gone"), how_often_said(gone));
         train_on(kills[i].then, ROOT "/n", goes_on(), updates);
@@ -129,8 +130,8 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
     }
 }
 
-/* With gradients divided a rank waits for the one before it in the lane, which may wait
- * for another. */
+/* With ranks.shard=gradients a rank waits for the previous rank of the lane, which may
+ * itself wait for another. The rank that hangs must be named all the same. */
 static void a_rank_that_hangs_is_waited_for_and_named(void **state)
 {
     static const struct upset heard = {.wait_s = 2, .said = SAID};
@@ -167,7 +168,7 @@ static void a_stop_signal_to_one_stops_all_behind_the_same_step(void **state)
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
 
-/* `kedge train --resume-if-any` of the run on three ranks. */
+/* Runs `kedge train --resume-if-any` on three ranks.   returns the exit status */
 static int begun_or_resumed(void)
 {
     const char *const *const lists[] = {run_base, run_also, updates};
@@ -187,8 +188,8 @@ static int begun_or_resumed(void)
     return ended;
 }
 
-/* A job that is begun again need not know how far it had come: to nothing, to a folder
- * without a checkpoint, to some of its steps, or to its end. */
+/* With --resume-if-any a restarted job needs no knowledge of its past: nothing was made,
+ * a folder without a checkpoint, some steps, or all. */
 static void a_job_that_is_begun_again_goes_on_where_it_was(void **state)
 {
     static const struct upset heard = {.wait_s = 60, .said = SAID};
@@ -214,7 +215,7 @@ static void a_job_that_is_begun_again_goes_on_where_it_was(void **state)
 
 /* ---- ranks that fail ---- */
 
-static int failing; /* the rank that something happens to */
+static int failing; /* the rank with the fault */
 
 static void has_no_room(int me)
 {
@@ -235,7 +236,7 @@ static void no_room_on_one_rank_ends_all(void **state)
     failing = 0;
     upset_run(ended, 3, ROOT "/n", false, updates, &full);
     assert_all_exit(ended, 3, 1);
-    assert_int_equal(how_often_said("rank 0 ("), 3); /* all know whose disk it is */
+    assert_int_equal(how_often_said("rank 0 ("), 3); /* all name that rank */
     train_on(2, ROOT "/n", goes_on(), updates);
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
@@ -261,7 +262,7 @@ static void a_grader_that_dies_on_one_rank_ends_all(void **state)
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
 
-static uint64_t request; /* for memory, that fails */
+static uint64_t request; /* number of the allocation that fails */
 
 static void has_no_memory_once(int me)
 {
@@ -269,7 +270,8 @@ static void has_no_memory_once(int me)
         kg_mem_fail_at(request);
 }
 
-/* Wherever it is: all end, and nobody waits for ever; or the run is done without it. */
+/* Whichever allocation fails, all ranks end and none waits forever, or the run succeeds
+ * without it. */
 static void no_memory_on_one_rank_ends_all(void **state)
 {
     static const struct upset poor = {
@@ -298,8 +300,8 @@ static void no_memory_on_one_rank_ends_all(void **state)
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
 
-/* The first trainer cannot write what was sampled while the other goes on to the
- * validation, of which the rank that samples has no part. */
+/* Trainer 0 cannot write its dump while trainer 1 is already in the validation, in which
+ * the rollout rank takes no part. All must still end. */
 static void a_trainer_that_fails_alone_in_a_step_ends_all(void **state)
 {
     static const struct upset heard = {.wait_s = 10, .said = SAID};
@@ -317,8 +319,8 @@ static void a_trainer_that_fails_alone_in_a_step_ends_all(void **state)
 
 /* ---- numbers that are not finite ---- */
 
-/* Logits near 0 whose way back passes the largest float: the rows of the head are near
- * it, and the gradient of the norm is their difference times what is normed. A batch of
+/* The logits are near 0, but the backward overflows: the head's rows are near the largest
+ * float, and the norm's gradient is their difference times the normed values. A batch of
  * few tokens overflows, one of many does not. */
 static void make_steep_model(void)
 {
@@ -347,13 +349,13 @@ static void write_demonstrations(void)
 
     if (!f)
         _exit(127);
-    for (int i = 0; i < 8; i++) /* the end token is the whole response of every other */
+    for (int i = 0; i < 8; i++) /* every other response is only the end token */
         fprintf(f, "{\"prompt\": \"1,2:3,%d\", \"response\": \"%s\"}\n", i,
                 i % 2 ? "" : "1,2,3,4,5,6,7,8,9,1,2,3,4,5,6");
     fclose(f);
 }
 
-/* In a process of its own: whoever forks has no threads. */
+/* In a child process, because a process that forks ranks must have no threads. */
 static void make_steep(void)
 {
     pid_t child = fork();

@@ -1,5 +1,5 @@
-/* What docs/ranks.md and the heads of recipes say that a run takes of each rank, against
- * its plans: of models of 7 to 30 billion parameters, by their shapes alone.
+/* The memory per rank in docs/ranks.md and in the heads of recipes, against the plans:
+ * models of 7 to 30 billion parameters, by their shapes alone.
  */
 #define ROOT "build/test-runs/ranks-plan"
 #include "run_testing.h"
@@ -48,7 +48,7 @@ static void write_shape(const char *dir, const char *config)
 static int write_shapes(void **state)
 {
     (void)state;
-    kg_threads_set(2); /* each has some memory of its own */
+    kg_threads_set(2); /* each thread has memory of its own */
     fresh(ROOT);
     write_shape(DENSE_7B, qwen2);
     write_shape(DENSE_8B, qwen3);
@@ -61,7 +61,7 @@ struct run {
     const char *recipe; /* NULL: none */
     const char *keys[KEYS];
 };
-/* EMA-PG as the page says it, and recipes as they stand. */
+/* EMA-PG as in docs/ranks.md, and recipes unchanged. */
 static const struct run ema_pg = {
     NULL,
     {"model.path=" DENSE_7B, "model.dtype=bf16", "run.dir=" ROOT "/plan",
@@ -199,7 +199,7 @@ static void what_is_said_of_recipes_is_what_plans_say(void **state)
     assert_has(dense_8b.recipe, text);
 }
 
-/* A lane for each rank. */
+/* With one lane per rank. */
 static void what_heads_of_recipes_say_of_ranks_is_what_plans_say(void **state)
 {
     static const struct {

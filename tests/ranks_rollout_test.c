@@ -1,6 +1,6 @@
-/* Rollout ranks beside trainer ranks make the run of one process with the same lag: same
- * checkpoints, dumps and log for several numbers of both; and killed on one, resumed on
- * another.
+/* Rollout ranks and trainer ranks together make the run of one process with the same lag:
+ * the same checkpoints, dumps and log for several numbers of both, also after a kill and
+ * a resume on other numbers.
  */
 #define ROOT "build/test-runs/ranks-rollout"
 #include "run_testing.h"
@@ -10,7 +10,7 @@
 #include "recipe/options.h"
 #include "train/agent_testing.h"
 
-/* A score, and a number besides whose name is another for other answers. */
+/* Returns a score and a further number, whose name depends on the completion. */
 #define GRADER                                                                           \
     "task.command=sed -u -e 's/.*\\([0-4]\\).*/{\"score\": \\1, \"w\\1\": 2}/' -e t "    \
     "-e 's/.*/{\"score\": 0}/'"
@@ -18,7 +18,7 @@
 struct order {
     const char *dir;
     bool resume;
-    const char *const *extra; /* ended by NULL, as the next */
+    const char *const *extra; /* ends with NULL, as below */
     char rollout[32];
 };
 
@@ -54,7 +54,7 @@ static struct order order_of(const char *dir, bool resume, int rollout,
     return o;
 }
 
-/* n ranks, of which `rollout` sample; n 1: one process */
+/* n ranks, of which `rollout` sample; n = 1: one process */
 static void train_on(int n, int rollout, const char *dir, bool resume,
                      const char *const *extra)
 {
@@ -123,7 +123,7 @@ static void every_split_makes_the_run_of_one(void **state)
     }
 }
 
-/* Weights that are no numbers any more: the batch says so to the step that it is for. */
+/* The weights become NaN: the batch tells it to the step that it was sampled for. */
 static void skips_what_is_not_finite(const char *age)
 {
     const char *const extra[] = {"train.lanes=4",
@@ -161,7 +161,7 @@ static void a_batch_that_is_not_finite_is_skipped_in_its_step(void **state)
     skips_what_is_not_finite("rollout.max_staleness=4");
 }
 
-/* A trainer or one that samples; the others end by themselves. */
+/* Kills a trainer or a rollout rank; the others end by themselves. */
 static void a_killed_rank_leaves_no_trace_on_another_split(void **state)
 {
     static const struct {
@@ -198,7 +198,7 @@ static void a_killed_rank_leaves_no_trace_on_another_split(void **state)
 #define LONGER                                                                           \
     "train.lanes=8", "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", "rollout.lag=2"
 
-/* A run goes on after its last step, with batches that were not sampled before. */
+/* A run extended by more steps needs batches that were not sampled before. */
 static void a_longer_run_goes_on_with_any_split(void **state)
 {
     static const char *const ages[] = {"rollout.max_staleness=0",

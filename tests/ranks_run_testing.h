@@ -1,5 +1,5 @@
-/* Ranks of a test: processes of its own, joined by memory, each of which trains as
- * `kedge train` would.
+/* Ranks of a test: child processes joined by shared memory. Each trains as `kedge train`
+ * would.
  *
  * Include it after ROOT, the folder of the test's runs, is defined.
  */
@@ -19,16 +19,16 @@ enum {
     STOPPED = 50
 }; /* exit status of a rank that a signal stopped, its own or another's */
 
-/* What happens to one of the ranks; {0}: nothing. */
+/* A fault of one rank; {0}: none. */
 struct upset {
-    void (*before)(int me); /* in each, before it begins */
+    void (*before)(int me); /* called in each rank before it begins */
     void (*given)(struct kg_ranks *r, struct kg_config *config); /* the same, of these */
     double wait_s;
     const char *nccl; /* folder of the library that joins their devices; NULL: none */
-    const char *said; /* a file that warnings and errors go to; NULL: stderr */
+    const char *said; /* file for warnings and errors; NULL: stderr */
 };
 
-/* Where ranks write who was lost; a new one for each run. */
+/* Shared memory in which ranks record a lost rank; each run needs a new one. */
 static struct kg_ranks_loss *no_loss(void)
 {
     void *memory = mmap(NULL, sizeof(struct kg_ranks_loss), PROT_READ | PROT_WRITE,
@@ -38,7 +38,7 @@ static struct kg_ranks_loss *no_loss(void)
     return memory;
 }
 
-/* As ranks.link=nccl does; that is refused where the backend is a test's. */
+/* Joins devices as ranks.link=nccl does, a key that is refused on the tests' backends. */
 static void join_devices(struct kg_ranks *r, const char *folder)
 {
     const struct kg_backend *be;
@@ -47,7 +47,7 @@ static void join_devices(struct kg_ranks *r, const char *folder)
     NEED_IN_CHILD(kg_ranks_nccl_open(r, be, folder, err));
 }
 
-/* Its process does not return. */
+/* Runs one rank; does not return. */
 static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
                     const struct upset *upset)
 {
@@ -76,7 +76,7 @@ static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
                                       : 1);
 }
 
-/* n ranks of a run.   child (n) out */
+/* Starts n ranks of a run.   child (n) out: their processes */
 static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
                         const char *const *extra, const struct upset *upset)
 {
@@ -102,7 +102,7 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
     munmap(loss, sizeof *loss);
 }
 
-/* Until the run has come to `fact`, a file of it, or has ended. */
+/* Waits until the file `fact` of the run exists or the child has ended. */
 static inline void wait_for(const char *dir, const char *fact, pid_t child)
 {
     char path[256];
@@ -116,8 +116,8 @@ static inline void wait_for(const char *dir, const char *fact, pid_t child)
     }
 }
 
-/* All ranks of a run, ended.   ended (n) out: as waitpid says; one that is stopped is
- * killed when the others are gone */
+/* Waits until all ranks have ended. If rank `stopped` is stopped (>= 0), it is killed
+ * after the others have ended.   ended (n) out: status of waitpid */
 static inline void all_end(int *ended, const pid_t *child, int n, int stopped)
 {
     for (int r = 0; r < n; r++)

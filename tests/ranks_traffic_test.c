@@ -1,21 +1,22 @@
-/* What ranks send is what docs/ranks.md says: bytes by formula are bytes as counted, for
+/* The bytes that ranks send, counted, are those of the formulas in docs/ranks.md, for
  * each rank of 2, 3 and 4.
  *
- * Of a step of U updates of n weights by C lanes over W ranks rank r sends
+ * In a step of U updates of n weights with C lanes over W ranks, rank r sends
  *
- *     gradient   U 4 b_r (n - c_r)   its b_r blocks of lanes to the owners of cuts; c_r
- *                                    is its own; and U 4 (W-1) c_r of the sum, where
- *                                    all want it (ranks.shard=none)
- *     weights    (U + a) (W-1) w_r   its cut as products read it: 4 bytes of each weight
- *                                    of a norm, else the dtype of products; an anchor
- *                                    moves a times
+ *     gradient   U 4 b_r (n - c_r)   its b_r blocks of lanes to the owners of the shards;
+ *                                    c_r weights are its own shard. With
+ *                                    ranks.shard=none also U 4 (W-1) c_r: its part of
+ *                                    the sum, to all others
+ *     weights    (U + a) (W-1) w_r   its shard as products read it: 4 bytes per weight of
+ *                                    a norm, else the dtype of products; a: how often
+ *                                    the anchor moves
  *     squares    (U + 2) 8 (W-1) ceil(c_r / 16384)   of the gradient, and of the distance
  *                                    to an anchor
  *
- * and of the last two nothing where nothing is cut; in a checkpoint 8 (W-1) for each hash
- * that it made, and the first rank 8 (W-1) more. Runs of one step and of three are
- * counted, the difference is two steps: what is sent at the start is told apart, and so
- * are agreements (some kB).
+ * Weights and squares are sent only if weights are sharded. A checkpoint sends 8 (W-1)
+ * bytes per hash, and the first rank 8 (W-1) more. The test subtracts a run of one step
+ * from a run of three, which leaves two steps without the start. Agreements (some kB) are
+ * not counted.
  */
 #define ROOT "build/test-runs/ranks-traffic"
 #include "run_testing.h"
@@ -28,7 +29,7 @@
 #include <sys/mman.h>
 
 enum { LANES = 8, UPDATES = 2, STEPS = 2 };
-/* HASHES: of the one checkpoint of a run */
+/* HASHES: those of a run's one checkpoint */
 enum kind { GRADIENT, WEIGHTS, SQUARES, HASHES, KINDS };
 static const char *const names[KINDS] = {"gradient exchange", "weights", "sum of squares",
                                          "hashes"};
@@ -63,7 +64,7 @@ static int as_rank(struct kg_ranks *r, void *config)
     return 1;
 }
 
-/* The run of so many steps: what each rank sent. */
+/* to <- the bytes that each rank sends in a run of `steps` steps */
 static void run(struct sent *to, int ranks, const char *steps, const char *const *extra)
 {
     const char *const last[] = {steps, NULL};
@@ -81,7 +82,7 @@ static void run(struct sent *to, int ranks, const char *steps, const char *const
     memcpy(to, counted, RANKS_MOST * sizeof *to);
 }
 
-/* ---- foretold ---- */
+/* ---- by formula ---- */
 static uint64_t blocks_of(int rank, int ranks)
 {
     struct kg_share s = kg_share_of(LANES, rank, ranks);
@@ -90,7 +91,7 @@ static uint64_t blocks_of(int rank, int ranks)
     return (uint64_t)kg_tree_cover(levels, (int)s.first, (int)s.end);
 }
 
-/* Bytes of a cut as products read it. */
+/* Bytes of a shard as products read it. */
 static uint64_t read_bytes(const struct kg_model *m, struct kg_cut cut)
 {
     uint64_t bytes = 0;
@@ -104,7 +105,7 @@ static uint64_t read_bytes(const struct kg_model *m, struct kg_cut cut)
     return bytes;
 }
 
-/* moves: of an anchor with weights */
+/* moves: how often an anchor moves along with the weights */
 static struct sent of_step(const struct kg_model *m, int rank, int ranks, bool cut,
                            int moves)
 {
@@ -122,7 +123,7 @@ static struct sent of_step(const struct kg_model *m, int rank, int ranks, bool c
     return s;
 }
 
-/* No file of it is longer than a piece. */
+/* One per file, because no file of the checkpoint is longer than a piece. */
 static int64_t pieces_of_checkpoint(void)
 {
     struct kg_str text = {0};
@@ -142,7 +143,7 @@ static uint64_t of_checkpoint(int rank, int ranks)
     return 8 * ((uint64_t)ranks - 1) * (uint64_t)(own.end - own.first + (rank == 0));
 }
 
-/* ---- both ---- */
+/* ---- counted against formula ---- */
 static void compare(enum kg_dtype ct, bool cut, int moves, const char *const *extra)
 {
     struct kg_model_opts opts = {.ct = ct};
@@ -219,6 +220,6 @@ int main(void)
         "eval.at_start=false", "checkpoint.every=0", NULL};
 
     run_also = also;
-    kg_threads_set(1); /* ranks are forked behind a model */
+    kg_threads_set(1); /* ranks are forked after a model is made */
     return cmocka_run_group_tests(tests, setup, NULL);
 }

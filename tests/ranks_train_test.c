@@ -1,6 +1,6 @@
-/* A run over ranks is the run of one: same checkpoints, dumps and log for every number of
- * ranks, whatever the algorithm asks of them; and a checkpoint that one of them does not
- * finish. What else fails on the way: tests/ranks_faults_test.c.
+/* A run over ranks is the run of one: the same checkpoints, dumps and log for every
+ * number of ranks and every algorithm; and checkpoints that one rank does not finish.
+ * Other faults: tests/ranks_faults_test.c.
  */
 #define ROOT "build/test-runs/ranks"
 #include "ranks_run_testing.h"
@@ -12,14 +12,14 @@
 
 #define SKIPPED "rollouts/skipped-000004.jsonl.zst"
 
-/* A score, and a number besides whose name is another for every length. */
+/* Returns a score and a further number, whose name depends on the length. */
 #define GRADER                                                                           \
     "task.command=awk '{printf(\"{\\\"score\\\": %d, \\\"w%d\\\": 2}\\n\", length($0) "  \
     "% 3, "                                                                              \
     "length($0) % 5); fflush()}'"
 
-/* Bytes of a file that a rank which is started may write at most; 0: as many as it likes.
- * A full disk of one machine. */
+/* Largest file, in bytes, that the next started rank may write, as on a full disk; 0: no
+ * limit. */
 static rlim_t largest_file;
 
 static void limit_files(void)
@@ -51,8 +51,8 @@ static pid_t start_rank(struct rank_sockets *s, int me, const char *dir, bool re
     return child;
 }
 
-/* Every file of the newest checkpoint is what was saved, and has the bytes of the other
- * run's, as the hashes say; but for state.json, which says how long the log is. */
+/* Checks that every file of the newest checkpoint of b_dir is intact and has the bytes of
+ * a_dir's, by the hashes. state.json may differ, because it has the length of the log. */
 static void assert_same_checkpoint(const char *a_dir, const char *b_dir)
 {
     struct kg_str a = {0}, b = {0};
@@ -75,7 +75,7 @@ static void assert_same_checkpoint(const char *a_dir, const char *b_dir)
 enum { MOST = 4 };
 static const struct recipe {
     const char *name;
-    int ranks[MOST]; /* that it is trained on */
+    int ranks[MOST]; /* numbers of ranks to train on */
     const char *extra[28];
 } recipes[] = {
     {"two updates, an EMA anchor at each",
@@ -147,7 +147,7 @@ static const struct recipe {
       "anchor.kind=ema", NULL}},
 };
 
-/* So many ranks make the run that stands in ROOT/1. */
+/* A run on `ranks` ranks must equal the run in ROOT/1. */
 static void assert_as_one(int ranks, const char *const *extra)
 {
     fresh(ROOT "/n");
@@ -160,7 +160,8 @@ static void assert_as_one(int ranks, const char *const *extra)
 
 enum { DIVIDED = sizeof recipes->extra / sizeof *recipes->extra + 1 };
 
-/* The recipe with gradients divided.   returns whether it says nothing of it itself */
+/* divided <- the recipe with ranks.shard=gradients.   returns false if it sets
+ * ranks.shard itself */
 static bool divides_gradients(const char **divided, const char *const *extra)
 {
     size_t n = 0;
@@ -213,7 +214,7 @@ static void kill_one_as_it_writes(const char *const *extra)
     while (!kg_file_exists(kg_path_in(folder.text, "step-000001").text) ||
            !kg_file_is_dir(kg_path_in(folder.text, ".saving").text))
         usleep(100);
-    kill(child[2], SIGSTOP); /* as the second begins */
+    kill(child[2], SIGSTOP); /* as the second save begins */
     usleep(300000);
     assert_true(kg_file_is_dir(kg_path_in(folder.text, ".saving").text));
     assert_false(kg_file_exists(kg_path_in(folder.text, "step-000002").text));
@@ -223,9 +224,9 @@ static void kill_one_as_it_writes(const char *const *extra)
     NEED(kg_manifest_check(NULL, kg_path_in(folder.text, "latest").text, err));
 }
 
-/* As long as one of the ranks is in the middle of its part no checkpoint has a name, and
- * when it is killed there the one before is whole: it goes on with other things divided
- * among another number. */
+/* A checkpoint gets its name only after all ranks have written their parts. If a rank is
+ * killed while it writes, the previous checkpoint stays intact, and two ranks resume from
+ * it with the other kind of sharding. */
 static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state)
 {
     const char *const *extra = recipes[0].extra;
@@ -243,7 +244,8 @@ static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state
     }
 }
 
-/* A rank whose part cannot be written ends all; nothing of that checkpoint is left. */
+/* If a rank cannot write its part, all ranks end and nothing of that checkpoint
+ * remains. */
 static void a_rank_that_cannot_write_ends_all(void **state)
 {
     const char *const *extra = recipes[0].extra;
@@ -270,7 +272,8 @@ static void a_rank_that_cannot_write_ends_all(void **state)
 
 /* ---- the program ---- */
 
-/* `kedge NAME --ranks N` of the recipe, train or distill.   returns its exit status */
+/* Runs `kedge NAME --ranks N` with the recipe; NAME is train or distill.   returns its
+ * exit status */
 static int kedge_does(const char *name, const char *ranks, const char *dir,
                       const char *const *extra, char *said, size_t size)
 {
@@ -323,7 +326,7 @@ static void the_program_trains_as_several_processes(void **state)
     fresh(ROOT "/n");
     assert_int_equal(kedge_on("3", ROOT "/n", recipes[0].extra, said, sizeof said), 0);
     assert_same_run(ROOT "/1", ROOT "/n", 4);
-    assert_int_equal(how_often(said, "step 4 val"), 1); /* one of them speaks */
+    assert_int_equal(how_often(said, "step 4 val"), 1); /* only one rank logs */
     assert_true(how_often(said, "  slowest rank ") > 0);
     fresh(ROOT "/few");
     assert_int_equal(kedge_on("3", ROOT "/few", few, said, sizeof said), 1);
@@ -334,7 +337,7 @@ static void the_program_trains_as_several_processes(void **state)
     assert_false(kg_file_exists(ROOT "/few/config.yaml"));
 }
 
-/* The student's own answers, and those of a file. */
+/* On the student's own completions and on those of a file. */
 static void distillation_over_ranks_is_that_of_one(void **state)
 {
     static const char *const kinds[][14] = {
@@ -373,7 +376,8 @@ static void distillation_over_ranks_is_that_of_one(void **state)
         }
 }
 
-/* As many as may be: most have no prompt and few samples, a cut of few pieces or none. */
+/* The largest number of ranks: most have no prompt and few samples, and a shard of few
+ * pieces or none. */
 static void sixty_four_ranks_make_the_run_of_one(void **state)
 {
     static char said[1 << 16];

@@ -1,7 +1,7 @@
-/* Ranks that were told different things end by the name of the difference, before
- * anything of the run is exchanged; and ranks that send each other other messages than
- * they expect end in words, wherever that happens. No signal, and no byte where it does
- * not belong: with the sanitizers the test says so.
+/* Ranks with different settings end with an error that names the difference, before the
+ * run exchanges anything. Ranks that get other messages than they expect also end with an
+ * error, in whichever exchange. None ends by a signal or writes out of bounds, which the
+ * sanitizers check.
  */
 #define ROOT "build/test-runs/ranks-unlike"
 #include "ranks_run_testing.h"
@@ -14,7 +14,7 @@
 
 #define SAID ROOT "/said"
 
-enum { SANITIZER = 99 }; /* how a process ends that a sanitizer found something in */
+enum { SANITIZER = 99 }; /* exit status after a sanitizer's report */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "exitcode=99"; }
 const char *__ubsan_default_options(void);
@@ -32,7 +32,7 @@ static const char *const small[] = {"train.lanes=8",
 
 /* ---- keys ---- */
 
-/* Another text that the row allows than it has. */
+/* text <- a value that the row allows, other than its current one */
 static void another_value(char text[64], const struct kg_config *config,
                           const struct kg_opt_row *row)
 {
@@ -58,11 +58,11 @@ static void another_value(char text[64], const struct kg_config *config,
     snprintf(text, 64, "%.15g", row->max);
 }
 
-static const struct kg_opt_row *differing; /* key of the rank that is told otherwise */
+static const struct kg_opt_row *differing; /* key whose value one rank has changed */
 static int told_otherwise;
 
-/* A rank's facts, compared with those of the others; a rank that differs and all others
- * hear the same. */
+/* Compares a rank's facts with those of the others. All ranks, the differing one too,
+ * must report the same difference. */
 static int compare_keys(struct kg_ranks *r, void *user)
 {
     struct kg_config *config = user;
@@ -112,7 +112,7 @@ static void every_key_that_may_not_differ_is_named(void **state)
 
 static struct {
     const char *key, *value;
-} otherwise; /* what rank 1 is told */
+} otherwise; /* the setting of rank 1 */
 
 static void tell_rank_1(struct kg_ranks *r, struct kg_config *config)
 {
@@ -127,8 +127,8 @@ static void said_of_run(struct kg_str *text)
     NEED(kg_file_read(text, SAID, 1 << 20, err));
 }
 
-/* Both ranks end at once, with the status of unlike ranks and one sentence. Nothing was
- * written. */
+/* Both ranks must end at once, with KG_RANKS_EXIT_UNLIKE and one sentence, and write
+ * nothing. */
 static void assert_refused(const char *expected)
 {
     static const struct upset told = {.given = tell_rank_1, .wait_s = 60, .said = SAID};
@@ -180,7 +180,7 @@ static void a_run_of_ranks_that_were_told_otherwise_is_refused(void **state)
     }
 }
 
-/* Rank 1 stands in another folder, where relative names lead to other files. */
+/* Rank 1 works in another folder, where relative paths lead to other files. */
 static void stand_elsewhere(struct kg_ranks *r, struct kg_config *config)
 {
     (void)config;
@@ -192,7 +192,7 @@ static const char *const files[] = {"config.json", "tokenizer_config.json",
                                     "model.safetensors", "train.jsonl", "test.jsonl"};
 enum { FILES = sizeof files / sizeof *files };
 
-/* All of them, one with a bit that is another; changed -1: none. */
+/* Copies all files to `folder`, file number `changed` with one bit flipped; -1: none. */
 static void lay_out(const char *folder, int changed)
 {
     struct kg_str text = {0};
@@ -251,7 +251,7 @@ static void a_file_that_is_another_on_one_rank_is_named(void **state)
 
 /* ---- days ---- */
 
-/* Rank 1 is in a zone where it is always the day before. */
+/* Rank 1 is in a time zone 24 hours behind, so always in the day before. */
 static void live_in_another_zone(int me)
 {
     if (setenv("TZ", me == 1 ? "West24" : "UTC0", 1) != 0)
@@ -265,7 +265,7 @@ static void the_day_of_rank_0_is_the_day_of_all(void **state)
     static const char *const dated[] = {"train.lanes=2", "train.steps=1",
                                         "data.user_turn=true",
                                         "data.chat_template=" ROOT "/dated.jinja", NULL};
-    static const char template[] = /* the model has no letters for a day */
+    static const char template[] = /* not rendered: the model lacks letters */
         "{% if 0 %}{{ strftime_now('%d %b %Y') }}{% endif %}{{ messages[0].content }}";
     struct kg_chat_day days[2];
     struct kg_str text = {0};
@@ -276,7 +276,7 @@ static void the_day_of_rank_0_is_the_day_of_all(void **state)
     live_in_another_zone(0);
     days[0] = kg_chat_today();
     train_with(2, ROOT "/n", false, dated, &apart);
-    days[1] = kg_chat_today(); /* where midnight passed */
+    days[1] = kg_chat_today(); /* midnight may have passed */
     NEED(kg_file_read(&text, ROOT "/n/config.yaml", 1 << 20, err));
     assert_true(strstr(kg_str_text(&text), days[0].text) ||
                 strstr(kg_str_text(&text), days[1].text));
@@ -292,10 +292,10 @@ static const char *const lie_names[LIES] = {
 static struct {
     const struct kg_ranks_transport *honest;
     struct kg_ranks_transport lying;
-    int at; /* the exchange of rank 1 that is a lie; below 0: none */
+    int at; /* which exchange of rank 1 is a lie; < 0: none */
     enum lie lie;
     int count;
-    int *exchanges; /* that all ranks see: those of rank 1 in a run */
+    int *exchanges; /* in shared memory: exchanges of rank 1 in a run */
 } liar;
 
 static size_t lie_about(size_t n)
@@ -314,8 +314,8 @@ static size_t lie_about(size_t n)
     }
 }
 
-/* What is sent, of another length or, where it is one number, another number: lengths of
- * what comes next among them. */
+/* Replaces what is sent by another length or, if it is one number, by another number.
+ * Some numbers are lengths of the next message. */
 static void spoil(struct kg_ranks_part *out, int n, int me)
 {
     static const uint64_t numbers[] = {
@@ -374,7 +374,7 @@ static void become_a_liar(struct kg_ranks *r, struct kg_config *config)
     r->transport = &liar.lying;
 }
 
-/* returns whether a rank heard of messages that are not the expected ones */
+/* returns whether a rank reported a message that it did not expect */
 static bool run_with_a_liar(const char *const *extra)
 {
     const bool waits = liar.at >= 0 && (liar.lie == NOTHING || liar.lie == HALF);
@@ -398,7 +398,7 @@ static bool run_with_a_liar(const char *const *extra)
     return heard;
 }
 
-/* A run for every exchange (of `stride`) of it, in which that one is a lie. */
+/* Makes a run for every `stride`-th exchange, in which that exchange is a lie. */
 static void lie_everywhere(const char *const *extra, int stride)
 {
     int n, unheard = 0, kinds = 0;
@@ -414,7 +414,7 @@ static void lie_everywhere(const char *const *extra, int stride)
             unheard++;
     }
     print_message("  %d exchanges, %d of another kind\n", n, kinds);
-    assert_true(unheard <= 1); /* of the end, behind which nobody asks */
+    assert_true(unheard <= 1); /* the last exchange, which nobody checks */
 }
 
 static void a_rank_that_sends_something_else_ends_all_in_words(void **state)

@@ -1,7 +1,6 @@
-/* The recipes of recipes/, each as it stands: what it names and is not here (weights and
- * data that cannot be shipped) is replaced by small stand-ins, nothing else, and its
- * --dry-run must print a plan. Their values are compared with the published ones in
- * published_test.c. Run from the repository's root.
+/* Every recipe in recipes/: --dry-run must print a plan. Weights and data that cannot be
+ * shipped are replaced by small stand-ins, and nothing else is changed. published_test.c
+ * compares their values with the published ones. Run from the repository's root.
  */
 #include "base/file.h"
 #include "model/config.h"
@@ -23,7 +22,7 @@ static struct kg_err err;
 
 /* ---- stand-ins ---- */
 
-/* Run a line of shell with W, the folder of the test, set.   returns its exit status */
+/* Runs a shell line, in which W is the test's folder.   returns its exit status */
 static int shell(const char *line)
 {
     int status = system(line);
@@ -38,7 +37,8 @@ static int teardown(void **state)
     return kg_file_remove_tree(work, &err) != KG_OK;
 }
 
-/* A model whose positions take the longest recipe, and problems in verl's schema. */
+/* Makes a model with enough positions for the longest recipe, and problems in verl's
+ * schema. */
 static int setup(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static const char *const stand_ins[][2] = {
 static const char *const others[][2] = {{"search.model", "tests/data/encoder/bert"},
                                         {"search.passages", "1"}};
 
-/* Whether what a key names, one path or a list of them, is here. */
+/* Whether all files that a key names (a path or a list) exist. */
 static bool is_here(const struct kg_config *config, const char *key)
 {
     struct kg_opt_list list = kg_config_list(config, key);
@@ -83,8 +83,8 @@ static bool is_here(const struct kg_config *config, const char *key)
     return list.n > 0 || kg_file_exists(kg_config_text(config, key));
 }
 
-/* Assignments for what the recipe names and is not here. A stage starts from a model in
- * the place of the run before it. */
+/* Appends assignments that replace missing files by stand-ins. A stage that would start
+ * from an earlier run starts from the stand-in model. */
 static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
 {
     if (*kg_config_text(config, "init.from"))
@@ -166,7 +166,7 @@ static void every_recipe_plans_as_it_stands(void **state)
 
 /* ---- start models ---- */
 
-/* The model_type of the start models that recipes name and the user brings. */
+/* model_type of the start models that recipes name and users must bring. */
 static const struct {
     const char *name, *type;
 } start_models[] = {
@@ -181,7 +181,8 @@ static const struct {
     {"tests/data/", NULL},
 };
 
-/* Whether the model at `path` can be loaded; a path that the table lacks fails. */
+/* Whether kedge can load the model at `path`; a path that is not in the table fails the
+ * test. */
 static bool is_read(const char *path)
 {
     const struct kg_arch *arch;
@@ -194,7 +195,7 @@ static bool is_read(const char *path)
     return false;
 }
 
-/* returns whether the recipe's model can be loaded, which its text must not hide */
+/* returns whether kedge can load the recipe's model; its text must say if not */
 static bool says_what_is_not_read(const char *path)
 {
     struct kg_config *config = recipe(path);
@@ -211,8 +212,8 @@ static bool says_what_is_not_read(const char *path)
     return read;
 }
 
-/* The plans above use a dense stand-in: what it hides is said in the recipe, on the front
- * page and in the published values, as long as it is so. */
+/* The plans above use a dense stand-in. While a start model cannot be loaded, its recipe,
+ * README.md and docs/published.md must say so. */
 static void a_start_model_that_cannot_be_loaded_is_named(void **state)
 {
     static const char *const pages[] = {"README.md", "docs/published.md"};
@@ -237,8 +238,8 @@ static void a_start_model_that_cannot_be_loaded_is_named(void **state)
     kg_str_release(&text);
 }
 
-/* RPG's files hold each problem as often as it is answered, in another order each time:
- * validation takes it once. */
+/* RPG's files repeat each problem, in another order each time. Validation must take each
+ * problem once. */
 static void a_validation_file_of_repeated_problems_is_taken_once(void **state)
 {
     static const char *const recipes[] = {"rpg-math", "dppo-math-8b", "dppo-math-30b"};

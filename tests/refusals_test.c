@@ -1,4 +1,5 @@
-/* What would do nothing is refused or said, with the reason: ./kedge is run in a shell.
+/* A setting without effect is refused or reported, with the reason. ./kedge is run in a
+ * shell.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -12,7 +13,7 @@
 #define DIGITS "tests/data/verl_digit_llama"
 #define ROOT   "build/test-refusals"
 
-static struct kg_str said; /* by the last command */
+static struct kg_str said; /* output of the last command */
 
 static int set_up(void **state)
 {
@@ -37,7 +38,7 @@ static void need_kedge(void)
     skip();
 }
 
-/* `INPUT | ./kedge LINE` fails and says so. */
+/* `INPUT | ./kedge LINE` must fail with a message that contains `says`. */
 static void refused(const char *input, const char *line, const char *says)
 {
     char command[1024];
@@ -106,7 +107,8 @@ static void how_to_sample_is_not_said_by_a_line(void **state)
                      0);
 }
 
-/* What tests say to their own build of it (tests/emu/backends.c) is nothing to it. */
+/* The switches of the tests' own build (tests/emu/backends.c) have no effect on
+ * ./kedge. */
 static void what_tests_set_is_not_read(void **state)
 {
     const char *const line = " generate -m " DIGITS " --max-tokens 1 1 >" ROOT
@@ -126,7 +128,7 @@ static void what_tests_set_is_not_read(void **state)
     }
 }
 
-/* `./kedge LINE` of ROWS ends well and says so, on stdout or stderr. */
+/* `./kedge table LINE` of ROWS must succeed and print `says`, on stdout or stderr. */
 static void table_says(const char *rows, const char *line, const char *says)
 {
     char command[512];
@@ -141,7 +143,7 @@ static void table_says(const char *rows, const char *line, const char *says)
         fail_msg("%s: expected '%s', found '%s'", line, says, kg_str_text(&said));
 }
 
-/* In every form that a table has. */
+/* In every format of a table. */
 static void cells_left_out_are_said(void **state)
 {
     static const char rows[] = "{\"cell\": \"m,1\", \"seed\": 1, \"x\": 1, \"kl\": 1}\n"

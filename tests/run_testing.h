@@ -1,5 +1,5 @@
-/* What tests of whole runs share: the digit checkpoint as a base, training in this
- * process, files compared byte by byte, numbers out of metrics.jsonl.
+/* Helpers of tests of whole runs: the digit checkpoint as a base, training in this
+ * process, files compared byte by byte, numbers from metrics.jsonl.
  *
  * Include it after ROOT, the folder of the test's runs, is defined.
  */
@@ -45,7 +45,7 @@ static const char *const run_base[] = {
     NULL,
 };
 
-/* Assignments of all runs of a test beside run_base, ended by NULL; set by its main. */
+/* Assignments for all runs of a test, after run_base; ends with NULL; set by its main. */
 RUN_UNUSED static const char *const *run_also;
 
 RUN_UNUSED static void fresh(const char *dir)
@@ -54,7 +54,8 @@ RUN_UNUSED static void fresh(const char *dir)
     NEED(kg_file_make_dirs(ROOT, err));
 }
 
-/* Config of run_base, run_also, run.dir and the extra assignments (ended by NULL). */
+/* Config of run_base, run_also, run.dir and the assignments in `extra` (ends with
+ * NULL). */
 RUN_UNUSED static struct kg_config *config_of(const char *dir, const char *const *extra)
 {
     const char *const *const lists[] = {run_base, run_also, extra};
@@ -72,8 +73,8 @@ RUN_UNUSED static kg_status train(const char *dir, bool resume, const char *cons
     return status;
 }
 
-/* The program that computes as this test does: where a backend is named, the one beside
- * the tests, which has their switches. */
+/* The program that computes like this test: if KEDGE_TEST_BACKEND is set, the tests' own
+ * build, which reads the tests' switches. */
 RUN_UNUSED static const char *run_program(void)
 {
     static char path[PATH_MAX + 16];
@@ -86,7 +87,7 @@ RUN_UNUSED static const char *run_program(void)
     return path;
 }
 
-/* `kedge train` of the same config in a process of its own, silent. */
+/* Starts `kedge train` with the same config in a child process, without output. */
 RUN_UNUSED static pid_t start_kedge(const char *dir, bool resume,
                                     const char *const *extra)
 {
@@ -116,7 +117,7 @@ RUN_UNUSED static void must_train(const char *dir, bool resume, const char *cons
     NEED(train(dir, resume, extra, err));
 }
 
-/* Every value of a metric, in order.   returns how many */
+/* out <- every value of a metric, in order.   returns their number */
 RUN_UNUSED static int metrics_of(double *out, int most, const char *dir, const char *name)
 {
     struct kg_str text = {0};
@@ -143,8 +144,9 @@ RUN_UNUSED static void killed_at(const char *dir, bool resume, useconds_t after_
     waitpid(child, NULL, 0);
 }
 
-/* A run in `dir`, killed after each of n times, resumed and killed again, ends as the one
- * in `whole`, of 4 steps. Skips where the program is not built. */
+/* For each of n times: starts a run in `dir`, kills it after that time, resumes it, kills
+ * it again and resumes it to its end. It must equal the run of 4 steps in `whole`. Skips
+ * the test if the program is not built. */
 RUN_UNUSED static void assert_kills_leave_no_trace(const char *whole, const char *dir,
                                                    const useconds_t *times, size_t n)
 {

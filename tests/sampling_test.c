@@ -1,5 +1,5 @@
-/* The keys of sampling have one range wherever they can be said: under rollout. and
- * eval. of a recipe, in a set of a suite, in a request, and in the sampler itself. */
+/* A sampling key has one range wherever it can be set: under rollout. and eval. of a
+ * recipe, in a set of a suite, in a request, and in the sampler itself. */
 #include "eval/suite.h"
 #include "recipe/options.h"
 #include "rollout/sampler.h"
@@ -103,7 +103,7 @@ static void a_key_has_one_range_everywhere(void **state)
     }
 }
 
-/* A key that is in the list is in all of them. */
+/* A key of kg_sampling_rows is known in all of these places. */
 static void every_key_is_everywhere(void **state)
 {
     (void)state;

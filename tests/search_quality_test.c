@@ -1,9 +1,9 @@
-/* How good the embedded engine finds: real collections with real judgements.
+/* How well the embedded engine finds, on real collections with real relevance judgements.
  *
  * Cranfield: mean average precision over 225 queries. joined_multihop: a supporting
- * paragraph among the first three. wiki_passages: the answer's text among the first
- * three, over the questions that the passages can answer. The bars are those that the
- * engine must hold with its defaults; the numbers are printed.
+ * paragraph in the top three. wiki_passages: a passage with the answer's text in the top
+ * three, over the questions that the passages can answer. The bars are the lower bounds
+ * for the engine's defaults; the measured numbers are printed.
  */
 #include "base/folder_testing.h"
 #include "base/str.h"
@@ -66,7 +66,7 @@ enum { DOCUMENTS = 1400, QUERIES = 225 };
 static bool relevant[QUERIES + 1][DOCUMENTS + 1];
 static int n_relevant[QUERIES + 1];
 
-/* What stands between <tag> and </tag> from *at on; *at moves behind it. */
+/* from (n) <- the text between <tag> and </tag> after *at, which moves past it */
 static bool between(const char **from, size_t *n, const char **at, const char *tag)
 {
     char open[32], close[32];
@@ -170,7 +170,7 @@ static double cranfield_map(struct engine *e)
 
 static void cranfield(void **state)
 {
-    static const double bars[] = {0.30, 0.28}; /* with stems, without */
+    static const double bars[] = {0.30, 0.28}; /* with stemming, without */
 
     (void)state;
     need_data();
@@ -305,7 +305,7 @@ static void wiki_passages(void **state)
     bar("wiki_passages, the answer among the first 3", &s, 0.58);
 }
 
-/* ---- textbook BM25 against an independent program's scores ---- */
+/* ---- textbook BM25 against the scores of another program ---- */
 
 struct agreement {
     int hits, close, first;
@@ -326,7 +326,8 @@ static void compare_top(struct agreement *a, const struct kg_hits *hits,
     }
 }
 
-/* Its words are runs of a-z and 0-9, so a text with an accent differs a little. */
+/* That program's words are runs of a-z and 0-9, so scores of texts with accents differ
+ * slightly. */
 static void textbook_bm25_agrees(void **state)
 {
     struct kg_json_doc question = {0};

@@ -1,6 +1,6 @@
-/* Completions that span versions (rollout.max_staleness): which version samples which
- * token, that its record is that version's own, and that a run of them has the bits of
- * any other way to compute it.
+/* Completions that span versions of the weights (rollout.max_staleness): which version
+ * samples which token, that the recorded log-prob is that version's own, and that such a
+ * run has the same bits however it is computed.
  */
 #define ROOT "build/test-runs-staleness"
 #include "run_testing.h"
@@ -14,7 +14,7 @@ enum { STEPS = 6 };
     "train.steps=6", "checkpoint.keep=99", "train.updates_per_step=1", "run.threads=1",  \
         "optim.weight_decay=0", "data.val=", "log.report=false"
 
-/* ---- who is how stale ---- */
+/* ---- which version samples a token ---- */
 
 static const struct schedule {
     int n, lag, max_tokens;
@@ -34,7 +34,8 @@ static const struct schedule {
     {64, 0, 12, {"rollout.prompts=1", "rollout.samples=3", NULL}},
 };
 
-/* The formula of train/step/begun.h, of token j after the prompt, learned by a step. */
+/* The formula of train/step/begun.h, for token j after the prompt in a completion that
+ * `step` trains on. */
 static int64_t version_by_rule(const struct schedule *s, int64_t step, int64_t j)
 {
     int64_t pieces = s->n - s->lag + 1;
@@ -90,9 +91,9 @@ static void every_token_has_the_version_that_its_place_says(void **state)
     }
 }
 
-/* ---- the record ---- */
+/* ---- recorded log-probs ---- */
 
-/* The model of a version: the run's after that many steps. */
+/* The model of a version: the run's weights after that many steps. */
 static struct kg_model *open_version(const char *dir, int64_t version, enum kg_dtype ct)
 {
     const struct kg_model_opts opts = {.ct = ct};
@@ -105,8 +106,8 @@ static struct kg_model *open_version(const char *dir, int64_t version, enum kg_d
     return m;
 }
 
-/* Every token of this version has the log-prob that it gives the whole text.   returns
- * how many there are */
+/* Every token of this version must have the log-prob that the version gives it in the
+ * whole text.   returns the number of such tokens */
 static size_t assert_records(const struct dump *d, const struct kg_model *m,
                              int64_t version)
 {
@@ -172,7 +173,7 @@ static void a_record_is_that_of_the_version_which_sampled(void **state)
     records_are_those_of(KG_BF16, "model.dtype=bf16", "rollout.lag=2");
 }
 
-/* ---- weights that do not move ---- */
+/* ---- weights that do not change ---- */
 
 static const char *const samplings[][4] = {
     {NULL},
@@ -189,8 +190,8 @@ static const char *const samplings[][4] = {
     {"rollout.dtype=fp32", "model.dtype=bf16", NULL},
 };
 
-/* Pieces are then the completion of one request, with all that is recorded of it: what a
- * step learns, its metrics too, is what it learns without. */
+/* With lr 0 the pieces of a completion must equal the completion of one request, with all
+ * its records, and steps must learn and log the same as with max_staleness 0. */
 static void pieces_are_the_completion_of_one_request(void **state)
 {
     (void)state;
@@ -255,7 +256,7 @@ static void resumes_after_kill_9_with_the_bits_of_the_uninterrupted_run(void **s
                                 sizeof moments / sizeof *moments);
 }
 
-/* Stopped after each of its steps in turn. */
+/* Stops after each of 4 steps and resumes. */
 static void goes_on_from_every_step(void **state)
 {
     (void)state;
@@ -286,8 +287,8 @@ static void the_largest_age_is_the_lag_where_they_are_equal(void **state)
 
 #define BLOWS_UP "train.max_skips=9", "optim.lr=10", "optim.weight_decay=10", "data.val="
 
-/* Weights that blow up give steps without finite logits: what is begun goes on in the
- * next, in any batch. */
+/* After the weights overflow, steps have no finite logits and are skipped. Their
+ * unfinished completions continue in the next step, the same for any sampling batch. */
 static void steps_that_are_skipped_take_their_completions_along(void **state)
 {
     static const char *const wide[] = {BLOWS_UP, "rollout.max_batch=64", NULL};
@@ -356,7 +357,8 @@ static void the_age_of_a_run_and_what_it_has_begun_stay_as_they_were(void **stat
 
 /* ---- learning ---- */
 
-/* The reward falls by length, to -1: the end token is what there is to learn. */
+/* The reward falls with the length, down to -1, so the end token is all there is to
+ * learn. */
 static void learns(void **state)
 {
     static const char *const ages[] = {

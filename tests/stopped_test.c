@@ -1,5 +1,5 @@
-/* The exit status of the program says whether it was done: 0, or 128 and the signal that
- * stopped it before. What it had done is there, and the same command goes on. */
+/* The exit status says whether the program finished: 0, or 128 plus the signal that
+ * stopped it. The finished part is saved, and the same command continues from it. */
 #define ROOT "build/test-runs/stopped"
 #include "run_testing.h"
 
@@ -18,7 +18,7 @@
 
 static const struct {
     const char *name, *command;
-    const char *file, *shows; /* what it does by now */
+    const char *file, *shows; /* output that shows its progress */
     int signal, status;
     const char *says;
 } cases[] = {
@@ -73,7 +73,7 @@ static void read_file(struct kg_str *text, const char *path)
         kg_str_clear(text);
 }
 
-/* Passages for an index until nobody reads them. */
+/* Writes passages for an index until the reader closes the pipe. */
 static void feed(int fd)
 {
     char line[96];
@@ -86,7 +86,8 @@ static void feed(int fd)
     _exit(0);
 }
 
-/* The shell's words of a command; exec: the process is the program itself. */
+/* Runs a command given as a shell's words. With exec, the process is the program
+ * itself. */
 static pid_t start(const char *words)
 {
     static char command[4096];
@@ -94,7 +95,7 @@ static pid_t start(const char *words)
     pid_t child, feeder;
 
     snprintf(command, sizeof command, "exec ./kedge %s", words);
-    unlink(ERR); /* of the command before */
+    unlink(ERR); /* from the previous command */
     assert_int_equal(pipe(ends), 0);
     child = fork();
     if (child == 0) {
@@ -135,7 +136,7 @@ static int status_of(pid_t child)
     int status;
 
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(wait(NULL) > 0); /* the feeder, which has no reader any more */
+    assert_true(wait(NULL) > 0); /* the feeder, whose reader is gone */
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
@@ -164,7 +165,8 @@ static void the_status_says_which_signal_stopped_it(void **state)
     }
 }
 
-/* A child is stopped alone: the first rank, which had no signal, ends as by SIGTERM. */
+/* Only the child gets a signal. The first rank, which got none, must end as by
+ * SIGTERM. */
 static void a_rank_that_stops_stops_the_command(void **state)
 {
     char path[64], pid[32] = "";
@@ -188,7 +190,7 @@ static void a_rank_that_stops_stops_the_command(void **state)
     expect("a rank", 143, status_of(child), "by a signal after step");
 }
 
-/* A run that was stopped is gone on with, to its end, which is 0, and again 0. */
+/* A stopped run is resumed to its end, with status 0. Resuming it again also gives 0. */
 static void what_was_stopped_goes_on_to_its_end(void **state)
 {
     pid_t child;

@@ -1,6 +1,6 @@
-/* The program in surroundings that it did not choose: a terminal that obeys control
- * characters, signals that were inherited as ignored, standard files that are closed, a
- * small stack. ./kedge is run.
+/* The program in an environment that it did not choose: a terminal that obeys control
+ * characters, signals inherited as ignored, closed standard files, a small stack. ./kedge
+ * is run.
  */
 #define _GNU_SOURCE /* ptys */
 #include "base/file.h"
@@ -19,7 +19,8 @@
 #define DATA     ROOT "/data.jsonl"
 #define TEMPLATE "tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja"
 
-/* A title, a bell, a cleared screen, a line that is written over; in two ways of JSON. */
+/* Sets a title, rings the bell, overwrites the line and clears the screen; U+009B is a
+ * one-character CSI. */
 static const char line[] =
     "{\"prompt\": \"1,4:9,2\\u001b]0;t\\u0007\\r\\u009b2J\", \"completion\": \"7\"}\n";
 
@@ -45,8 +46,7 @@ static void need_kedge(void)
     skip();
 }
 
-/* Everything that comes out of fd until its writer is gone, which a terminal's end tells
- * by EIO. */
+/* Reads fd until its writer has closed it, which a terminal reports as EIO. */
 static void read_all(struct kg_str *out, int fd)
 {
     char bytes[4096];
@@ -58,7 +58,7 @@ static void read_all(struct kg_str *out, int fd)
     close(fd);
 }
 
-/* Run argv with a terminal as its stdout and stderr.   returns the exit status */
+/* Runs argv with a terminal as its stdout and stderr.   returns the exit status */
 static int on_terminal(struct kg_str *out, const char *const *argv)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY), status = 0;
@@ -87,8 +87,8 @@ static int on_terminal(struct kg_str *out, const char *const *argv)
     return WEXITSTATUS(status);
 }
 
-/* What a terminal obeys and kedge did not mean: kedge's own are ESC [ K (progress) and,
- * for the end of a line, what the terminal makes of it. */
+/* Fails on control characters that kedge does not write on purpose: it writes only ESC [
+ * K (progress) and line ends, which the terminal may change. */
 static void is_clean(const struct kg_str *out)
 {
     for (size_t i = 0; i < out->len; i++) {
@@ -107,7 +107,7 @@ static void a_data_file_does_not_command_the_terminal(void **state)
     static const char *const lines[][10] = {
         {"./kedge", "data", "check", "-m", MODEL, DATA},
         {"./kedge", "data", "check", "--user-turn", "--chat-template", TEMPLATE, DATA},
-        {"./kedge", "data", "head", DATA}, /* as JSON, and U+009B as it is */
+        {"./kedge", "data", "head", DATA}, /* prints JSON, U+009B unescaped */
         {"./kedge", "train", "--dry-run", "model.path=" MODEL, "data.train=" DATA,
          "data.val=", "run.dir=" ROOT "/run", "train.steps=1", "task.name=math"},
         {"./kedge", "eval", "--dry-run", "-m", MODEL, "--task", "math", "--data", DATA},
@@ -125,7 +125,7 @@ static void a_data_file_does_not_command_the_terminal(void **state)
     kg_str_release(&out);
 }
 
-/* A page of `less -R` and the file of `train ... 2> log` are read on a terminal, too. */
+/* `less -R` and `train ... 2> log` later show the same bytes on a terminal. */
 static void nor_does_it_where_a_log_is_read_later(void **state)
 {
     struct kg_str out = {0};
@@ -142,7 +142,7 @@ static void nor_does_it_where_a_log_is_read_later(void **state)
     kg_str_release(&out);
 }
 
-/* As in a job of a supervisor that ignores SIGCHLD. */
+/* As under a supervisor that ignores SIGCHLD. */
 static void a_grader_works_where_sigchld_is_ignored(void **state)
 {
     struct kg_str out = {0};
@@ -162,7 +162,8 @@ static void a_grader_works_where_sigchld_is_ignored(void **state)
     kg_str_release(&out);
 }
 
-/* As a daemon closes them: what is said goes into no file of the run. */
+/* As in a daemon, standard files are closed: output must not go into a file of the
+ * run. */
 static void closed_standard_files_are_nobody_elses(void **state)
 {
     struct kg_str lock = {0}, out = {0};
@@ -185,7 +186,7 @@ static void closed_standard_files_are_nobody_elses(void **state)
     kg_str_release(&lock);
 }
 
-/* What a run is can be copied by value, and so must be small. */
+/* Run structs are copied by value, so they must stay small. */
 static void a_plan_is_made_in_a_small_stack(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* The promises of a whole run, on the digit task with its own small checkpoint: same
- * input, same bits, whatever the threads, the sampling batch, or an interruption by kill
- * -9; and what a run directory refuses.
+/* The promises of a whole run, on the digit task with its small checkpoint: the same
+ * input gives the same bits, for any number of threads, any sampling batch and after kill
+ * -9; and which run directories are refused.
  */
 #define ROOT "build/test-runs"
 #include "run_testing.h"
@@ -158,7 +158,7 @@ static void put_input(const char *path, const char *text)
     assert_int_equal(kg_file_write_atomic(path, text, strlen(text), &err), KG_OK);
 }
 
-/* Change the last byte of an input, or add one. */
+/* Changes a byte near the end of an input, or appends one. */
 static void change_input(const char *name, bool add)
 {
     struct kg_str text = {0};
@@ -224,7 +224,7 @@ static void refuses_to_resume_on_other_files_and_names_them(void **state)
     resume_is_refused("; model.path/model.safetensors: expected ");
     resume_is_refused("; anchor.path/model.safetensors: expected ");
     copy_input("train.jsonl");
-    copy_input("model.safetensors"); /* another time of change, the same bytes */
+    copy_input("model.safetensors"); /* another mtime, the same bytes */
     must_train(INPUTS "/run", true, on_copies);
     assert_int_equal(kg_file_remove_tree(INPUTS "/model/generation_config.json", &err),
                      KG_OK);
@@ -238,7 +238,7 @@ static void refuses_to_resume_on_other_files_and_names_them(void **state)
 
 /* ---- two processes in one run directory ---- */
 
-/* A process that holds the lock of a run directory until it is killed. */
+/* Starts a process that holds a run directory's lock until it is killed. */
 static pid_t hold_lock(const char *path)
 {
     int ready[2];
@@ -351,7 +351,7 @@ static void need_plan(kg_status expected, const char *dir, bool resume,
     kg_config_free(config);
 }
 
-/* What a run would refuse of its folder is refused by its plan, which leaves no trace. */
+/* A plan must refuse a folder that a run would refuse, and leaves no files. */
 static void a_plan_looks_at_the_folder_of_the_run(void **state)
 {
     static const char *const other[] = {"kl.beta=0.5", NULL};
@@ -374,7 +374,7 @@ static void a_plan_looks_at_the_folder_of_the_run(void **state)
               "metrics.jsonl: expected a file of the run");
 }
 
-/* A run whose config.yaml lost its end: its keys would be defaults. */
+/* With the end of config.yaml cut off, missing keys would get their defaults. */
 static void a_config_that_is_cut_off_is_refused(void **state)
 {
     static const char path[] = ROOT "/cut/config.yaml";

@@ -1,9 +1,9 @@
-/* Advantages where graders are silent, against TRL's.
+/* Advantages of groups with missing rewards, compared with TRL's.
  *
- * tests/data/verdict/trl_advantages.jsonl: groups of four; `rewards` of each answer, null
- * where a reward function returned None. The numbers are those of the statements of TRL's
- * GRPO and RLOO trainers between the rewards and the advantages (f2cd5771, with its
- * 1e-4), run in float64; gdpo is its normalize_then_sum.
+ * tests/data/verdict/trl_advantages.jsonl has groups of four; `rewards` of each
+ * completion are null where a reward function returned None. The expected advantages were
+ * computed in float64 by the statements of TRL's GRPO and RLOO trainers between rewards
+ * and advantages (f2cd5771, with its 1e-4); gdpo is its normalize_then_sum.
  */
 #include "data/jsonl.h"
 #include "policy/policy_testing.h"
@@ -18,7 +18,8 @@ static double part[SEQS * PARTS], weight[PARTS], reward[SEQS];
 static uint8_t drop[SEQS];
 static int n_parts;
 
-/* None of all rewards is no verdict; of some, TRL sums the rest, and kedge's gdpo too. */
+/* A completion without any reward is ungraded. With some rewards, TRL sums these, and so
+ * does kedge's gdpo. */
 static void read_scores(const struct kg_json *line)
 {
     const struct kg_json *rewards = kg_json_get(line, "rewards");

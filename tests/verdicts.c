@@ -1,7 +1,7 @@
-/* What is accepted and refused, a line for each question: every key set to other values
- * over recipes that switch things on and over every preset, from a file and from the
- * command line; pairs of keys; keys of suites; ways of asking an index; fields of
- * requests. tools/verdicts writes it, to compare two states of the source.
+/* Prints what kedge accepts and refuses, one line per question: every key set to other
+ * values, over recipes that switch things on and over every preset, from a file and from
+ * the command line; pairs of keys; keys of suites; settings of an index; fields of
+ * requests. tools/verdicts uses it to compare two states of the source.
  */
 #include "base/log.h"
 #include "cli/cli.h"
@@ -55,7 +55,7 @@ static void add_number(struct values *v, double x)
     add(v, text, strlen(text));
 }
 
-/* Texts that mean something to some keys. */
+/* A text that is valid for some keys. */
 static const char *text_of(const char *key)
 {
     static const char *const texts[][2] = {{"device", "cuda"},
@@ -90,7 +90,8 @@ static const char *text_of(const char *key)
     return "some";
 }
 
-/* Values of a row: all choices; the ends of a range, what is beyond, something within. */
+/* v <- values of a row: all choices, or the ends of a range, values beyond them and one
+ * inside. */
 static void list(struct values *v, const struct kg_opt_row *row)
 {
     v->n = 0;
@@ -115,7 +116,7 @@ static void list(struct values *v, const struct kg_opt_row *row)
     }
 }
 
-/* The place of the first value that is not the default, or the last. */
+/* The index of the first value that is not the default, or the last index. */
 static int other(const struct values *v, const struct kg_opt_row *row)
 {
     int i = 0;
@@ -162,7 +163,7 @@ static const char *const bases[] = {
     "kl: {estimator: k3, beta: 0.1, in: reward}\nanchor: {kind: fixed}",
 };
 
-/* As far as a recipe can be judged without a model. */
+/* Checks a recipe as far as that is possible without a model. */
 static kg_status judge_config(const struct kg_config *config)
 {
     struct kg_recipe r;
@@ -189,7 +190,7 @@ static kg_status judge(const char *file, char *const *args, size_t n)
     return status;
 }
 
-/* One value on the command line, and in the file. */
+/* One value, on the command line and in the file. */
 static void ask(const char *where, const char *base, const char *preset,
                 const struct kg_opt_row *row, const char *value)
 {
@@ -210,7 +211,8 @@ static void ask(const char *where, const char *base, const char *preset,
         say(where, text, judge(path, args, n - 1));
 }
 
-/* Of a recipe all values; beside another one that differs from the default. */
+/* For an empty recipe all values of each key; for other recipes and presets one value
+ * that differs from the default. */
 static void ask_all(const char *where, const char *base, const char *preset)
 {
     const bool every = !*base && !*preset;
@@ -227,8 +229,8 @@ static void ask_all(const char *where, const char *base, const char *preset)
     }
 }
 
-/* Two keys, each at its first value other than the default: both on the command line, and
- * the first in a file. */
+/* Two keys, each with its first value that is not the default: once both on the command
+ * line, once the first in a file. */
 static void ask_pair(const struct kg_opt_row *a, const struct kg_opt_row *b)
 {
     char one[160], two[160], text[200];
@@ -347,7 +349,7 @@ static void suites(void)
     kg_suite_release(&s);
 }
 
-/* ---- how an index is asked ---- */
+/* ---- settings of an index ---- */
 
 static void ask_how(int i)
 {
@@ -429,7 +431,7 @@ static void ask_flags(const struct kg_command *c, const char *action,
     say(c->name, what, kg_flags_parse(c, &argc, argv, &help, &err));
 }
 
-/* Each flag, and pairs of them. */
+/* Each flag alone, and with `pairs` each ordered pair of flags. */
 static void ask_command(const struct kg_command *c, const char *action, bool pairs)
 {
     const struct kg_flag *all[MAX_FLAGS];
@@ -495,7 +497,7 @@ static const struct section {
     {"requests", requests}, {"presets", presets}, {"pairs", pairs},
 };
 
-/* Arguments: sections. */
+/* Arguments: names of sections. */
 int main(int argc, char **argv)
 {
     FILE *silent = freopen("/dev/null", "w", stderr);

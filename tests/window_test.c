@@ -1,6 +1,6 @@
-/* Episodes longer than their window, from outside: `./kedge train` is broken off and
- * resumed, `show` finds the log-probs of a dump again in the checkpoint that sampled it,
- * `replay` its gradient, and `eval` plays with the same limits. */
+/* Episodes longer than their window, from outside: `kedge train` is stopped and resumed,
+ * `show` recomputes the log-probs of a dump from the checkpoint that sampled it, `replay`
+ * its gradient, and `eval` has the same limits. */
 #define ROOT "build/test-runs/long-episodes"
 #include "run_testing.h"
 
@@ -18,7 +18,7 @@ static const char keys[] =
     "anchor.kind=ema optim.lr=1e-2 eval.at_start=false eval.problems=2 "
     "checkpoint.every=1 checkpoint.dtype=fp32 checkpoint.keep=9";
 
-/* A command's standard output; it must succeed. */
+/* out <- stdout of a command, which must succeed */
 static void run(struct kg_str *out, const char *fmt, ...)
 {
     char command[2048], line[2200];
@@ -44,7 +44,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Lines of a dump that has windows. */
+/* Number of lines of a dump that have windows. */
 static size_t count_windows(const char *path)
 {
     struct kg_str text = {0};
@@ -57,7 +57,8 @@ static size_t count_windows(const char *path)
     return n;
 }
 
-/* Every number of the column is 0: the weights that sampled say the same to the bit. */
+/* Every number of the column must be 0: the weights that sampled give the same log-probs
+ * to the bit. */
 static void expect_no_divergence(const struct kg_str *shown)
 {
     size_t seen = 0;
@@ -104,7 +105,7 @@ static void a_long_episode_goes_through_every_command(void **state)
     kg_str_release(&out);
 }
 
-/* The answers of a set, by a limit of its own. */
+/* The completions of a set, under the given limits. */
 static void evaluate(struct kg_str *out, const char *name, int batch, const char *limits)
 {
     struct kg_str suite = {0};
