@@ -1,4 +1,5 @@
-/* Statistics of small sets, known by hand, and intervals that are the same every time. */
+/* Statistics of small sets, computed by hand, and intervals that are the same every time.
+ */
 #include "eval/bootstrap.h"
 
 #include <math.h>
@@ -25,7 +26,8 @@ static double iqm(const double *x, size_t n)
     return kg_eval_iqm(copy, n);
 }
 
-/* Of 4 the middle two, of 10 the middle six and half of their neighbours, of 1 itself. */
+/* Of 4 numbers the middle two count, of 10 the middle four and half of each of their two
+ * neighbours, of 1 the number itself. */
 static void the_interquartile_mean_is_that_of_the_middle_half(void **state)
 {
     static const double four[] = {9, -50, 3, 1000};
@@ -60,8 +62,8 @@ static void an_interval_is_the_same_every_time(void **state)
     near(a.value, 0.26);
 }
 
-/* Numbers on one side of 0 leave it the least p that there is; those symmetric about it
- * about 1; all 0 exactly 1. */
+/* p is the smallest possible, 1/resamples, if all numbers are on one side of 0; near 1 if
+ * they are symmetric about 0; exactly 1 if all are 0. */
 static void p_is_about_zero(void **state)
 {
     static const double above[] = {1, 2, 3, 4}, even[] = {-1, 1, -2, 2, -3, 3},
@@ -78,8 +80,8 @@ static void p_is_about_zero(void **state)
     near(a.p, 1);
 }
 
-/* Two strata of equal numbers: drawn within each the mean never moves; drawn from all it
- * would. One stratum is what there is without any. */
+/* Each of the two strata has equal numbers. Resampled within the strata the mean never
+ * changes; resampled over all it would. One stratum is the same as none. */
 static void strata_are_drawn_by_themselves(void **state)
 {
     static const double two[] = {1, 1, 1, 5, 5}, some[] = {1, 2, 4, 8, 16};
@@ -98,8 +100,8 @@ static void strata_are_drawn_by_themselves(void **state)
     assert_memory_equal(&a, &b, sizeof a);
 }
 
-/* The example of Holm's procedure: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02;
- * what is equal stays equal. */
+/* A textbook example of Holm's procedure: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06,
+ * 0.06, 0.02. Equal p stay equal. */
 static void holm_multiplies_the_smallest_most(void **state)
 {
     double p[] = {0.01, 0.04, 0.03, 0.005}, ties[] = {0.02, 0.02, 0.9, 0.8};

@@ -1,5 +1,5 @@
-/* Differences by hand, the bootstrap against all resamples, and folders that cannot be
- * compared. */
+/* Differences computed by hand, the bootstrap against all resamples, and folders that
+ * cannot be compared. */
 #include "eval/compare.h"
 
 #include "base/folder_testing.h"
@@ -13,10 +13,10 @@ static void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* Set x has a file, set y a generator. */
+/* Set x has a file, set y generates its problems. */
 static const char CONFIG[] = "sets: {x: {data: d.jsonl}, y: {task: countdown}}\n";
 
-/* A finished folder of results with these problems. */
+/* Writes the folder of a finished evaluation, with these problems. */
 static void put_folder(const char *name, const char *problems, const char *inputs)
 {
     char file[100], text[400];
@@ -65,8 +65,8 @@ static const struct kg_eval_difference *row(const struct kg_eval_comparison *c,
     return NULL;
 }
 
-/* Differences in x: 1/2, 1/4, -1/4; mean 1/6, sum of squares about it 7/24. In y both
- * are 1/4, so that nothing varies. */
+/* Differences in x: 1/2, 1/4, -1/4; their mean is 1/6, the sum of squared deviations
+ * 7/24. In y both differences are 1/4, so its interval has no width. */
 static void differences_are_of_pairs(void **state)
 {
     struct kg_eval_comparison c;
@@ -91,7 +91,7 @@ static void differences_are_of_pairs(void **state)
     assert_float_equal(x->stderror, sqrt(7.0 / 24 / 2 / 3), 1e-15);
     assert_int_equal(x->better, 2);
     assert_int_equal(x->worse, 1);
-    assert_float_equal(x->low, -0.25, 1e-15); /* three times the worst: 1/27 of all */
+    assert_float_equal(x->low, -0.25, 1e-15); /* 3 times the worst: 1 of 27 */
     assert_float_equal(x->high, 0.5, 1e-15);
     assert_float_equal(y->difference, 0.25, 1e-15);
     assert_float_equal(y->low, 0.25, 1e-15);
@@ -125,8 +125,8 @@ static void the_same_every_time(void **state)
     kg_str_release(&table);
 }
 
-/* Of 5 differences there are 3,125 resamples: their exact mean, variance and points, and
- * what 10,000 draws make of them. */
+/* 5 differences have 3,125 resamples. Their mean, variance and quantiles, computed
+ * exactly, must agree with those of 10,000 random resamples. */
 static void the_bootstrap_is_that_of_all_resamples(void **state)
 {
     static const double d[5] = {0.4, -0.1, 0.2, 0.7, -0.3};
@@ -151,8 +151,8 @@ static void the_bootstrap_is_that_of_all_resamples(void **state)
     assert_float_equal(high, all[(int)(0.975 * 3125)], 0.021);
 }
 
-/* Of 400 differences drawn from a normal law the interval is 1.96 standard errors wide
- * on each side. */
+/* For 400 numbers without a heavy tail, the interval must be that of a normal
+ * distribution: 1.96 standard errors on each side of the mean. */
 static void many_problems_give_the_normal_interval(void **state)
 {
     enum { N = 400 };

@@ -1,5 +1,5 @@
-/* Episodes in an evaluation: played by the local source, counted, kept by who wrote
- * what, and the same whatever else is in the batch. */
+/* Episodes in an evaluation: the local source runs them, their metrics are counted, lines
+ * say who wrote what, and the other sequences of the batch change nothing. */
 #include "eval/figures_testing.h"
 
 static const char DATA[] = "{\"question\":\"1,2:\",\"answer\":\"3\"}\n"
@@ -73,7 +73,7 @@ static void turns_and_calls_are_counted(void **state)
     release(&o);
 }
 
-/* Segments stand in order, and what a tool said is not in the response. */
+/* Segments are in order, and the tool's observations are not part of the response. */
 static void lines_say_who_wrote_what(void **state)
 {
     struct kg_json_doc doc;
@@ -125,7 +125,8 @@ static void the_batch_changes_nothing(void **state)
     release(&many);
 }
 
-/* A turn reads 8 tokens and an observation of 4: the second begins with 13 of them. */
+/* Without a window the second turn starts after 13 tokens: 4 of the prompt, 5 of the
+ * first turn, 4 of the observation. A window of 8 drops some of them. */
 static void a_window_is_played_in_any_batch(void **state)
 {
     struct outcome all, one, many;
@@ -145,7 +146,7 @@ static void a_window_is_played_in_any_batch(void **state)
     release(&all);
 }
 
-/* 5 tokens, 4 of the tool, and 2 of the second turn. */
+/* 5 tokens of the first turn, 4 of the tool, and 2 of the second turn make 11. */
 static void an_answer_has_a_limit_of_its_own(void **state)
 {
     struct outcome o;
@@ -158,7 +159,7 @@ static void an_answer_has_a_limit_of_its_own(void **state)
     release(&o);
 }
 
-/* A source of answers of one turn, as a server is. */
+/* A source that answers with one turn, as a server does. */
 static kg_status one_turn(struct kg_eval_source *self, struct kg_eval_set *set,
                           const bool *there, kg_eval_take_fn take, void *user,
                           struct kg_err *e)

@@ -32,7 +32,7 @@ static inline int open_digit_model(void **state)
            kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state);
 }
 
-/* Kernels keep their scratch memory, so leaks are measured around a run. */
+/* Kernels keep their scratch memory, so tests measure leaks around a run, not here. */
 static inline int close_digit_model(void **state)
 {
     kg_model_free(model);

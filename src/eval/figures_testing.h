@@ -1,4 +1,4 @@
-/* A tool for the digit model, whose remarks are digits.
+/* An environment for the digit model, whose observations are digits.
  *
  * Included by *_test.c only.
  */
@@ -8,7 +8,8 @@
 #include "eval/eval_testing.h"
 
 /* The digit model writes digits and no tags, so all its turns are illegal. Its tokenizer
- * cannot encode the usual remark, so this environment's remarks are digits. */
+ * cannot encode the usual remark about that, so this environment's remark is made of
+ * digits. */
 static inline kg_status figures_open(void **state, const struct kg_env_opts *opts,
                                      struct kg_err *e)
 {

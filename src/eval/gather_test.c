@@ -1,5 +1,5 @@
-/* Answers that ranks gather where they do not agree on how many there are: a rank that
- * gets more or fewer than it has room for says so, and writes no further.
+/* Ranks that gather completions but do not agree on how many there are: a rank that gets
+ * more or fewer than it has room for reports it, and does not write out of bounds.
  */
 #include "eval/gather.h"
 
@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-/* Of each of two ranks: answers in all, and its share. */
+/* For each of two ranks: number of all completions, its share, and whether it
+ * succeeds. */
 struct row {
     struct {
         int64_t n, first, end;
@@ -76,8 +77,8 @@ static void what_has_no_room_is_refused(void **state)
     }
 }
 
-/* Two ranks with 10 names each, of which 3 are of both: 16 have a place. The numbers of
- * the 17th are dropped and nothing else, on either rank. */
+/* Two ranks have 10 names each, 3 of them in common: 17 in all, with room for 16. Each
+ * rank must drop the numbers of its 17th name, the other's last, and nothing else. */
 static int gather_names(struct kg_ranks *r, void *unused)
 {
     struct kg_err why = {0};
@@ -111,7 +112,8 @@ static int gather_names(struct kg_ranks *r, void *unused)
     return trajs[!r->me].further.said >> 16 == 0 ? 0 : 7;
 }
 
-/* Where names are not told, a number has no name on another rank: it is dropped there. */
+/* If names are not exchanged, a number has no name on the other rank and is dropped
+ * there. */
 static int gather_without_names(struct kg_ranks *r, void *unused)
 {
     struct kg_err why = {0};

@@ -1,5 +1,5 @@
-/* pass@k and maj@k against all subsets, errors against hand-computed ones, classes as the
- * graders give them. */
+/* pass@k and maj@k against all subsets, errors against values computed by hand, and
+ * classes of completions as the graders define them. */
 #include "eval/metrics.h"
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@ static struct kg_err failure;
 
 static int bits(unsigned x) { return __builtin_popcount(x); }
 
-/* The share of k-subsets of n answers that hold one of the first c. */
+/* The share of the k-subsets of n completions that contain one of the first c. */
 static double pass_by_subsets(int n, int c, int k)
 {
     double hits = 0, all = 0;
@@ -42,7 +42,7 @@ static void pass_at_k_is_the_share_of_subsets(void **state)
 
 enum { CLASSES = 4 };
 
-/* The vote of one subset: answer i is of class of[i], -1 for none. */
+/* The vote of subset s: completion i has class of[i], -1 for none. */
 static double vote(const int *of, int n, unsigned s, const bool *right)
 {
     int count[CLASSES] = {0}, most = 0, tied = 0, good = 0;
@@ -104,8 +104,9 @@ static void maj_at_k_is_the_mean_vote_of_subsets(void **state)
                                    maj_by_subsets(answers[a], 8, k, rights[r]), 1e-12);
 }
 
-/* 600 of 1,000 are right, 400 say one other thing: the vote of 501 is surely theirs that
- * are more; of 1 the share. */
+/* 600 of 1,000 completions are right and 400 give the same wrong answer. The vote of 501
+ * of them is right with a probability near 1, the vote of one with 0.6. A tie of two
+ * classes is right with 1/2. */
 static void many_answers_are_counted_too(void **state)
 {
     int32_t count[2] = {600, 400};
@@ -149,8 +150,8 @@ static double stderror(const struct kg_eval_score *s, const char *name)
     return m->stderror;
 }
 
-/* Shares of right answers 1/2, 1, 0 and 1/2: mean 1/2, sample variance 1/6, so the error
- * is sqrt(1/6 / 4). */
+/* Shares of right completions per problem: 1/2, 1, 0, 1/2. Mean 1/2 and sample variance
+ * 1/6 give the error sqrt(1/6 / 4). */
 static void errors_are_over_problems(void **state)
 {
     struct kg_eval_answer a[8];
@@ -164,7 +165,7 @@ static void errors_are_over_problems(void **state)
         a[i] = answer(right[i], 10 + i);
         a[i].extra[0] = i;
     }
-    a[5].grade = (struct kg_grade){.reward = 7}; /* not graded: no reward counts */
+    a[5].grade = (struct kg_grade){.reward = 7}; /* not graded: the reward is ignored */
     a[7].finish = KG_FINISH_LENGTH;
     NEED(kg_eval_score_init(&s, a, NULL, 4, 2, &ks, err));
     assert_float_equal(value(&s, "accuracy"), 0.5, 1e-15);
@@ -248,8 +249,8 @@ static void classes_are_those_of_the_grader(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* Six answers, three of which say 1/2 in two ways; the vote of all six is theirs, and one
- * class is as right as its first answer. */
+/* Three of six completions are of class 0, which is right: it wins the vote of all six,
+ * and one completion is right with probability 1/2. */
 static void votes_count_classes(void **state)
 {
     struct kg_eval_answer a[6];

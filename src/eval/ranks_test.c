@@ -1,14 +1,15 @@
-/* An evaluation over ranks leaves the folder of one process, for any number of them:
- * answers of one turn, scored ones, episodes, graders that say numbers of their own; and
- * what is left when a rank fails or is lost. */
+/* An evaluation over any number of ranks writes the folder of one process: single turns,
+ * scored completions, episodes, graders that return further numbers; and what remains
+ * when a rank fails or is lost. */
 #include "eval/figures_testing.h"
 
 #include "ranks/ranks_testing.h"
 
 enum { RANKS = 5 };
 
-/* More answers than a round has, more ranks than problems, one answer, a tool, and a
- * grader that says a number whose name is another for other answers. */
+/* Sets with more completions than a round takes, with fewer problems than ranks, with one
+ * completion, with a tool, and with a grader that returns a number whose name depends on
+ * the completion. */
 static const char DATA[] = "{\"question\":\"1,2:\",\"answer\":\"3\"}\n"
                            "{\"question\":\"4,5:\",\"answer\":\"6\"}\n"
                            "{\"question\":\"7,8:\",\"answer\":\"9\"}\n";
@@ -25,7 +26,7 @@ static const char SUITE[] =
 
 /* ---- ranks are processes ---- */
 
-/* What happens to rank 1, in its second round: */
+/* What happens to rank 1 in its second round. */
 enum harm { NONE, FAILS, ENDS };
 static enum harm harm;
 static int rounds;
@@ -68,7 +69,7 @@ static kg_status evaluate(struct kg_ranks *r, const char *out, bool score)
     return status;
 }
 
-/* What a rank says of itself by how it ends. */
+/* The exit status of a rank. */
 enum { WELL, FAILED, LOST, OTHERWISE };
 
 struct order {
@@ -91,7 +92,7 @@ static int as_rank(struct kg_ranks *r, void *user)
                : OTHERWISE;
 }
 
-/* expected: of every rank but one that ends at once */
+/* expected: exit status of every rank, except rank 1 if it ends at once */
 static void evaluate_on(int n, const char *out, bool score, int expected)
 {
     struct order order = {out, score};
@@ -129,7 +130,7 @@ static void assert_same_folder(const char *a, const char *b)
         assert_same_file(names[i], a, b);
 }
 
-/* in_dir's text is the next call's too. */
+/* in_dir returns a buffer that its next call overwrites. */
 static struct kg_path folder(const char *name, int n)
 {
     struct kg_path path;
@@ -166,7 +167,8 @@ static bool has_journal_of(const char *out, int64_t least)
     return lines >= least;
 }
 
-/* Of a first round of 2 ranks there are 1024 of 1200 answers; 3 ranks do with one. */
+/* In their first round 2 ranks answer 1,024 of the 1,200 samples of `many`; in the
+ * second, rank 0 has 88. Three ranks, or one, continue from that journal. */
 static void what_was_answered_before_a_failure_is_taken_up_by_another_number(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Evaluation of a server: what is asked, what comes back, what can go wrong, and taking
- * up again. The server is a double whose answer is a function of the request. */
+/* Evaluation of a server: requests, replies, errors, and continuing an interrupted run.
+ * The server is a stand-in whose completion depends only on the request. */
 #include "eval/remote.h"
 
 #include "base/signal.h"
@@ -15,15 +15,15 @@
 enum mood {
     WELL,
     BUSY_AT_FIRST,
-    NO_REST,    /* content that is null, and nothing else */
-    HUGE_USAGE, /* more tokens than there are */
+    NO_REST,    /* content is null, and nothing else is there */
+    HUGE_USAGE, /* more tokens than the completion has */
     REFUSING_AFTER,
     NO_JSON,
     NO_CHOICE,
     NO_USAGE,
     TWO_MODELS,
     NO_LIST,
-    NARROW /* prompts and answers share `positions` characters and tokens */
+    NARROW /* prompt and completion share `positions` characters and tokens */
 };
 
 static struct kg_http_server *server;
@@ -31,10 +31,10 @@ static char url[80];
 static _Atomic int mood;
 static _Atomic int asked;
 static _Atomic int positions;
-static _Atomic int cut_short;   /* requests for exactly what the prompt leaves */
-static struct kg_str last_body; /* of the server's thread; read when nothing is asked */
+static _Atomic int cut_short;   /* requests for all positions that a prompt leaves */
+static struct kg_str last_body; /* of the server's thread; read when no request is open */
 
-/* ---- the double ---- */
+/* ---- the stand-in server ---- */
 
 static kg_status error_body(struct kg_str *body, int status, const char *message,
                             struct kg_err *e)
@@ -66,7 +66,7 @@ static void models(void *user, struct kg_http_exchange *x)
               : "{\"data\": [{\"id\": \"only\"}]}");
 }
 
-/* The answer to a seed: its last digit; every third is cut off. */
+/* The completion for a seed is its last digit; every third is cut off. */
 static void put_answer(char text[300], uint64_t seed, bool chat)
 {
     const char *usage = mood == NO_USAGE ? "{}"
@@ -235,7 +235,8 @@ static void fails(enum mood how, const struct kg_eval_remote_opts *opts, kg_stat
 
 /* ---- asking ---- */
 
-/* The only request of a run that asks for one sample. */
+/* The body of a request must have all that determines its completion. This run has one
+ * request with one sample. */
 static void the_body_says_all_that_counts(void **state)
 {
     struct kg_eval_remote_opts opts = remote_opts();
@@ -274,7 +275,7 @@ static void the_body_says_all_that_counts(void **state)
     put("suite.yaml", SUITE);
 }
 
-/* A chat template from a file renders what goes to /completions. */
+/* With /completions, kedge renders the prompt by a chat template from a file. */
 static void completions_get_rendered_text(void **state)
 {
     struct kg_eval_remote_opts opts = remote_opts();
@@ -373,7 +374,8 @@ static void what_is_wrong_with_a_server_is_said(void **state)
     put("suite.yaml", SUITE);
 }
 
-/* The positions are those of the model that is asked, named or not. */
+/* The limit is that of the model that is asked. A server without a list of models has no
+ * limit. */
 static void no_list_is_no_limit(void **state)
 {
     struct kg_eval_remote_opts opts = remote_opts();
@@ -387,8 +389,8 @@ static void no_list_is_no_limit(void **state)
     release(&o);
 }
 
-/* One request at a time, so that their number is known: 18 samples; of set one 'Q: say
- * "5"' has 10 characters, the others 6; of set two 7 and 3. */
+/* One request at a time, so that their number is known: 18 samples. In set one the prompt
+ * 'Q: say "5"' has 10 characters and the others 6; in set two prompts have 7 and 3. */
 static void narrow(int n, const char *max_tokens, int expected_asked, int expected_cut)
 {
     struct kg_eval_remote_opts opts = remote_opts();
@@ -407,9 +409,9 @@ static void an_answer_gets_what_the_prompt_leaves(void **state)
 {
     (void)state;
     narrow(21, "defaults.max_tokens=10", 18, 0);
-    /* refused, asked for one token, asked for nine; then the other three samples */
+    /* refused, then asked for one token, then for nine; then the other three samples */
     narrow(19, "defaults.max_tokens=10", 18 + 2, 4);
-    /* nothing leaves so much: every problem is asked for one token first */
+    /* no prompt leaves so much: every problem is asked for one token first */
     narrow(19, "defaults.max_tokens=19", 18 + 6, 18);
 }
 
@@ -430,7 +432,7 @@ static void many_at_once_get_the_same(void **state)
     release(&many);
 }
 
-/* As here: it is named, and the evaluation stops. */
+/* If a prompt leaves no position, the evaluation stops and names its record. */
 static void a_prompt_that_leaves_nothing_stops_it(void **state)
 {
     struct kg_eval_remote_opts opts = remote_opts();
@@ -442,8 +444,9 @@ static void a_prompt_that_leaves_nothing_stops_it(void **state)
     assert_null(strstr(strstr(err.message, "set one") + 1, "set one"));
 }
 
-/* A server that never answers is waited for by name, and left when a stop is asked for:
- * in a process of its own, which is asked once. */
+/* A wait for a server that never answers is logged with the server's name, and ends when
+ * the run is asked to stop. It runs in a child process, which gets one request to
+ * stop. */
 static void a_server_that_never_answers_is_left(void **state)
 {
     struct kg_eval_remote r;

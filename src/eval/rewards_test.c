@@ -1,5 +1,5 @@
-/* Several rewards in a suite: their metrics, what graders say besides, and folders that
- * are taken up again. */
+/* Several rewards in a suite: their metrics, further numbers from graders, and continuing
+ * an interrupted folder. */
 #include "eval/suite_testing.h"
 
 static int make_all(void **state)
@@ -10,8 +10,8 @@ static int make_all(void **state)
     return 0;
 }
 
-/* Answers with a 7 and those without are told apart by a program; of the former it says a
- * number, of all of them another. */
+/* Besides the task's reward, a program scores completions with a 7. It returns the number
+ * `z` for every completion and `at` only for those with a 7. */
 static const char SEVERAL[] =
     "suite: {name: t}\n"
     "defaults: {task: qa-number, data: data.jsonl, max_tokens: 9, samples: 3,\n"
@@ -52,7 +52,7 @@ static void several_rewards_are_evaluated(void **state)
                        metric(all, "part/right") + metric(all, "part/seven") / 2, 1e-12);
     assert_true(metric(all, "part_ungraded/seven") == 0);
     assert_true(metric(half, "part_ungraded/none") == 1);
-    assert_null(kg_eval_metric_find(half, "part/none")); /* nobody knows it */
+    assert_null(kg_eval_metric_find(half, "part/none")); /* it is never graded */
     assert_true(metric(half, "undecided") == 0);
     assert_non_null(kg_eval_metric_find(&o.report.groups[0].mean, "part/right"));
     release(&o);

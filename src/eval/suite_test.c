@@ -1,5 +1,5 @@
-/* Suites from YAML, the run of a suite, its folder: taken up again after any end, with
- * the same bytes; validation of training beside it. */
+/* Suites from YAML; runs of a suite, whose folder gets the same bytes after any
+ * interruption; and validation in training, which is the same evaluation. */
 #include "eval/suite_testing.h"
 
 #include "base/log.h"
@@ -26,7 +26,7 @@ static kg_status open_text(struct kg_suite *s, const char *yaml)
     return kg_suite_open(s, in_dir("x.yaml"), &err);
 }
 
-/* Opened, resolved, and its first set read: what is wrong with it comes out. */
+/* Opens and resolves a suite and loads its first set, to find any error in it. */
 static kg_status first_set(const char *yaml)
 {
     struct kg_suite s;
@@ -218,7 +218,7 @@ static void missing_files_are_listed_together(void **state)
     kg_suite_release(&s);
 }
 
-/* With unique, `expect` counts problems. */
+/* With `unique`, `expect` counts distinct problems. */
 static void a_repeated_problem_can_be_taken_once(void **state)
 {
     static const char again[] = "{\"question\":\"1\",\"answer\":\"2\"}\n"
@@ -235,7 +235,7 @@ static void a_repeated_problem_can_be_taken_once(void **state)
     says("expected 2 records, found 3");
 }
 
-/* A chat template wraps the problem in its template of text, as one user turn. */
+/* The set's template is applied first; its result is one user turn of the chat. */
 static void a_problem_can_be_a_user_turn(void **state)
 {
     struct kg_suite s;
@@ -279,8 +279,8 @@ static kg_status two_sets(const char *key, const char *exclude)
     return status;
 }
 
-/* The advice names the key that works, and keeps what is left out already; a name is to
- * be that of a record of a set that it is given to. */
+/* The advice keeps the names that are excluded already and uses the key that works for
+ * the set. A name must be that of a record of some set that the key applies to. */
 static void what_is_left_out_by_name_is_there(void **state)
 {
     (void)state;
@@ -291,12 +291,12 @@ static void what_is_left_out_by_name_is_there(void **state)
     assert_int_equal(two_sets("sets.b.exclude", "bad,nope"), KG_EINVAL);
     says("sets.b.exclude: expected ids (or lines) of records of task math, found 'nope', "
          "which no record has");
-    ok(two_sets("defaults.exclude", "bad,p")); /* each of another set */
+    ok(two_sets("defaults.exclude", "bad,p")); /* each is a record of another set */
     assert_int_equal(two_sets("defaults.exclude", "bad,nope"), KG_EINVAL);
     says("defaults.exclude: expected ids (or lines) of records of task math");
 }
 
-/* What the message says, as it stands there, makes the run go. */
+/* Following the advice of the message literally must make the run work. */
 static void the_advice_about_gold_answers_can_be_followed(void **state)
 {
     static const struct {
@@ -319,8 +319,8 @@ static void the_advice_about_gold_answers_can_be_followed(void **state)
     }
 }
 
-/* A name of a set that is left out or not read is no mistake, though it cannot be seen;
- * one of sets that are all there is. */
+/* A name in defaults.exclude may belong to a set that is not run, so it gives only a
+ * warning. If all sets that the list applies to are run, it is an error. */
 static void a_list_may_name_records_of_a_set_that_is_left_out(void **state)
 {
     struct kg_str said = {0};
@@ -411,7 +411,7 @@ static void sets_can_be_left_out(void **state)
     release(&o);
 }
 
-/* The error that names the sets, on every allocation that can fail under it. */
+/* The error that lists the sets, with each of its allocations failing in turn. */
 static void a_name_of_no_set_is_said_without_memory_too(void **state)
 {
     uint64_t held = kg_mem_current_bytes();
@@ -462,7 +462,7 @@ static void sets_are_picked_by_their_names(void **state)
     says("suite.sets: expected one of a; found 'b'");
 }
 
-/* How far each set came, whatever was left unsaid in between. */
+/* The last progress line of every set is logged, even if others were left out. */
 static void the_last_state_of_every_set_is_said(void **state)
 {
     static const char *const ends[] = {"all: 16 of 16 samples, ", "odd: 8 of 8 samples, ",
@@ -485,7 +485,7 @@ static void the_last_state_of_every_set_is_said(void **state)
     kg_str_release(&said);
 }
 
-/* The same samples whatever else is asked for, however many run together. */
+/* A sample is the same whatever else is sampled and however many run together. */
 static void a_sample_depends_on_its_seed_alone(void **state)
 {
     struct outcome o, fewer, other;
@@ -507,7 +507,7 @@ static void a_sample_depends_on_its_seed_alone(void **state)
     release(&other);
 }
 
-/* What training logs when it validates is what a suite finds for the set "val". */
+/* Validation in training logs what a suite finds for the set "val". */
 static void validation_of_training_is_the_same_evaluation(void **state)
 {
     struct kg_suite s;
@@ -566,7 +566,7 @@ static void a_folder_keeps_all_and_is_read_again(void **state)
     release(&again);
 }
 
-/* Interrupted everywhere, with another batch size each time. */
+/* Interrupted at several points, with another batch size each time. */
 static void an_interrupted_run_ends_with_the_same_bytes(void **state)
 {
     (void)state;
@@ -612,7 +612,7 @@ static void a_killed_run_ends_with_the_same_bytes(void **state)
     same_folder("whole", "killed");
 }
 
-/* Killed between the last files: what is there already is written again. */
+/* Killed while the last files are written: existing ones are written again. */
 static void an_end_that_was_cut_short_is_done_again(void **state)
 {
     struct kg_str results = {0};
@@ -686,7 +686,7 @@ static void another_reference_is_another_evaluation(void **state)
     release(&o);
 }
 
-/* Lines that lack an answer or a grade, as after an edit by hand. */
+/* Lines without a completion or a grade, as after an edit by hand. */
 static void a_finished_folder_has_every_answer_and_grade(void **state)
 {
     struct outcome o;
@@ -707,7 +707,7 @@ static void a_finished_folder_has_every_answer_and_grade(void **state)
     release(&o);
 }
 
-/* Answers of bytes that are no UTF-8. */
+/* Completions with bytes that are not UTF-8. */
 static kg_status bad_bytes(struct kg_eval_source *self, struct kg_eval_set *set,
                            const bool *there, kg_eval_take_fn take, void *user,
                            struct kg_err *e)
@@ -759,7 +759,7 @@ static void the_engine_has_no_more_positions_than_the_model(void **state)
                      model->config.max_positions);
 }
 
-/* Answers with the length that the positions left, and others. */
+/* Completions cut off before max_tokens, at the model's last position, and others. */
 static kg_status at_the_end(struct kg_eval_source *self, struct kg_eval_set *set,
                             const bool *there, kg_eval_take_fn take, void *user,
                             struct kg_err *e)
@@ -810,7 +810,7 @@ static void answers_that_the_positions_end_are_said(void **state)
     put("suite.yaml", suite_yaml);
 }
 
-/* What all sets are given has an effect on one of them. */
+/* A key given for all sets needs one set on which it has an effect. */
 static void a_command_for_all_sets_is_run_by_one(void **state)
 {
     static const char two[] = "sets:\n  a: {data: data.jsonl, task: %s}\n"
@@ -854,7 +854,7 @@ static kg_status with_all(const char *yaml, const char *key, const char *value)
 static void what_all_sets_are_given_acts_in_one(void **state)
 {
     static const struct {
-        const char *b, *key, *value; /* b: the set beside one of qa-number */
+        const char *b, *key, *value; /* b: a second set, after one of qa-number */
     } rows[] = {
         {"{data: data.jsonl, task: math}", "grader", "dapo"},
         {"{data: data.jsonl, rewards: [x=math], task: digits}", "keep_thinking", "true"},
@@ -872,10 +872,10 @@ static void what_all_sets_are_given_acts_in_one(void **state)
         snprintf(text, sizeof text, "%s  b: %s\n", yaml, rows[i].b);
         ok(with_all(text, rows[i].key, rows[i].value));
     }
-    ok(with_all(yaml, "turns", "4")); /* as if it was not said */
+    ok(with_all(yaml, "turns", "4")); /* as if it was not given */
 }
 
-/* Without an env no key of a retriever acts. */
+/* Without an env, no key of a retriever has an effect. */
 static void keys_of_a_retriever_need_one(void **state)
 {
     static const struct {
@@ -921,7 +921,7 @@ static void a_retriever_is_as_the_suite_says(void **state)
     release(&o);
 }
 
-/* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
+/* A failed request gives a status and no leak; continued, the run has the same bytes. */
 static void without(uint64_t allocation, uint64_t request)
 {
     struct outcome o = {0};

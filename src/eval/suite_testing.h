@@ -1,4 +1,4 @@
-/* Shared by tests of suites: a suite of four problems, a source of answers that stops
+/* Shared by tests of suites: a suite of four problems, a source of completions that stops
  * early, and a comparison of folders byte by byte.
  *
  * Included by *_test.c only.
@@ -45,11 +45,11 @@ static const char suite_yaml[] = "suite:\n"
                                  "    samples: 5\n"
                                  "    stops: [\"3\"]\n";
 
-/* The local source, which fails or dies after some answers. */
+/* The local source, which fails or dies after a number of completions. */
 struct breaking {
     struct kg_eval_source source; /* first */
     struct kg_eval_local local;
-    int left; /* answers until then; < 0: never */
+    int left; /* completions until then; < 0: never */
     bool dies;
     kg_eval_take_fn take;
     void *user;
