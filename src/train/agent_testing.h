@@ -33,8 +33,9 @@ static inline void put_file(const char *root, const char *name, const char *text
     NEED(kg_file_write_atomic(path, text, strlen(text), err));
 }
 
-/* ROOT/model with the tokenizer in it, of which `more` ids stand for pieces of the text.
- * wide: a policy that can learn its turns, not only make noise */
+/* Saves a model and its tokenizer in ROOT/model. `more`: number of ids for pieces of
+ * `text`; wide: a policy that can learn its turns, instead of one that only writes
+ * noise */
 static inline void make_agent(const char *root, const char *text, int more, bool wide)
 {
     static const char *const specials[] = {"<|endoftext|>"};
@@ -86,8 +87,8 @@ static inline int make_agent_apart(const char *root, const char *text, int more,
     return ended;
 }
 
-/* root/NAME: a record for each number from 10 to 39, which the template has up to three
- * times. */
+/* Writes root/NAME with a record for each number from 10 to 39, which `format` may
+ * contain up to three times. */
 static inline void put_records(const char *root, const char *name, const char *format)
 {
     struct kg_str text = {0};
@@ -98,8 +99,8 @@ static inline void put_records(const char *root, const char *name, const char *f
     kg_str_release(&text);
 }
 
-/* A policy that can learn to search, its problems train.jsonl, and sft.jsonl with turns
- * that search once and answer. */
+/* Makes a policy that can learn to search, problems (train.jsonl), and demonstrations
+ * that search once and then answer (sft.jsonl). */
 static inline void make_search_agent(const char *root)
 {
     make_agent(

@@ -1,8 +1,8 @@
-/* Episodes that span versions of the weights (rollout.max_staleness): which version draws
- * which token, that pauses inside and between turns change no draw, and that a run of
- * them has the same bits for any batch, threads, stop and kill.
+/* Episodes that span versions of the weights (rollout.max_staleness): which version
+ * samples which token, that pauses inside and between turns change no sample, and that
+ * such a run has the same bits for any batch, threads, stop and kill.
  *
- * The policy learned its turns before, so that it really searches.
+ * The policy has learned its turns beforehand, so that it really searches.
  */
 #include "train/rl_testing.h"
 
@@ -104,7 +104,7 @@ static void must_train(const char *dir, bool resume, const char *const *extra)
     NEED(train(dir, resume, extra, err));
 }
 
-/* ---- who is how stale ---- */
+/* ---- which version samples a token ---- */
 
 static const struct schedule {
     int n, lag, turn, turns;
@@ -129,8 +129,8 @@ static const struct schedule {
     {4, 1, 7, 4, {NULL}, 64},
 };
 
-/* The formula of train/step/begun.h, of the j-th token that the model wrote; less than 0
- * for version 0. */
+/* The formula of train/step/begun.h for the j-th token that the model wrote; a result
+ * below 0 means version 0. */
 static int64_t version_by_rule(const struct schedule *s, int64_t step, int64_t j)
 {
     const int64_t pieces = s->n - s->lag + 1;
@@ -139,7 +139,8 @@ static int64_t version_by_rule(const struct schedule *s, int64_t step, int64_t j
     return step - s->n + j / ((most + pieces - 1) / pieces);
 }
 
-/* After a call, at the j-th token of the model: not before this version. */
+/* After a tool call at version `asked`, the episode continues no earlier than at this
+ * version. */
 static int64_t version_after_call(const struct schedule *s, int64_t step, int64_t asked)
 {
     const int64_t last = step - s->lag, next = asked + s->tool_steps;
@@ -147,7 +148,7 @@ static int64_t version_after_call(const struct schedule *s, int64_t step, int64_
     return next < last ? next : last;
 }
 
-/* returns how many lines have several versions */
+/* returns the number of lines that have several versions */
 static size_t assert_by_rule(const struct schedule *s, const char *dir, int step)
 {
     struct dump d;
@@ -203,7 +204,7 @@ static void every_token_has_the_version_that_its_place_says(void **state)
     assert_true(spanning > 50);
 }
 
-/* ---- weights that do not move ---- */
+/* ---- weights that do not change ---- */
 
 static const char *const ways[][4] = {
     {NULL},
@@ -221,11 +222,12 @@ static const char *const ways[][4] = {
     {"episode.env=calculator", "search.where=", "search.topk=3", NULL},
 };
 
-/* The i-th of them also pauses for its tools, or not. */
+/* The i-th way also pauses for its tools, or not. */
 static const char *const tool_steps[] = {NULL, "rollout.tool_steps=1",
                                          "rollout.tool_steps=2"};
 
-/* Pieces are then the episode of one request, with all that is recorded of it. */
+/* With lr 0 the pieces of an episode must equal the episode of one request, with all its
+ * records. */
 static void pieces_are_the_episode_of_one_request(void **state)
 {
     static const char *const ages[] = {"rollout.max_staleness=0",
@@ -285,7 +287,7 @@ static void a_run_is_the_same_on_any_threads_and_in_any_batch(void **state)
     }
 }
 
-/* keys: ended by NULL   returns 0 if it trained */
+/* keys: ends with NULL   returns 0 on success */
 static int train_as_rank(struct kg_ranks *r, void *keys)
 {
     const char *const *const lists[] = {base, keys};
@@ -299,7 +301,7 @@ static int train_as_rank(struct kg_ranks *r, void *keys)
     return status != KG_OK;
 }
 
-/* A rank may continue an episode whose call another rank made. */
+/* A rank may continue an episode whose tool call another rank made. */
 static void a_run_is_the_same_on_any_ranks(void **state)
 {
     static const struct {
@@ -323,7 +325,7 @@ static void a_run_is_the_same_on_any_ranks(void **state)
     }
 }
 
-/* Stopped after each of its steps in turn. */
+/* Stops after each step (or every NEXT steps) and resumes. */
 static void a_run_goes_on_from_every_step(void **state)
 {
     (void)state;

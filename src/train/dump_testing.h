@@ -58,7 +58,7 @@ static inline int64_t version_at(const struct dump *d, size_t i, size_t j)
     return version;
 }
 
-/* Everything in a line except which version sampled it. */
+/* Compares everything in two dumps except which versions sampled the tokens. */
 static inline void assert_same_lines(const struct dump *a, const struct dump *b)
 {
     assert_int_equal(a->n, b->n);

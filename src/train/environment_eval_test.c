@@ -1,8 +1,8 @@
-/* Evaluations whose episodes a program plays: the same lines for any concurrency, batch
- * and continuation, the numbers of a validation in training, and every failure counted
- * under its status, never as a graded 0.
+/* Evaluations whose episodes an external program plays: the same lines for any
+ * concurrency, batch and continuation; the numbers of a validation in training; and every
+ * failure counted under its status, never as a graded 0.
  *
- * The program is this one, started again (environment_testing.h).
+ * The program is this test, started again (environment_testing.h).
  */
 #include "train/rl_testing.h"
 
@@ -21,10 +21,11 @@ static char command[1200];
 
 /* ---- the program's side ---- */
 
-/* Of the faults; %s: the episode. Every second episode has it. */
+/* Final lines of episodes with a fault; %s: the episode. Sample 1 of each problem has
+ * it. */
 static const struct {
     const char *mode, *line;
-    bool asks; /* for a turn before */
+    bool asks; /* takes a turn before it */
 } faults[] = {
     {"word", "{\"episode\": \"%s\", \"reward\": \"high\"}\n", true},
     {"absent", "{\"episode\": \"%s\"}\n", true},
@@ -77,7 +78,7 @@ struct outcome {
     struct kg_str log;
     kg_status status;
     struct kg_err err;
-    int left; /* answers until it is stopped; < 0: never */
+    int left; /* completions until it stops; < 0: never */
     kg_eval_take_fn take;
     void *user;
     struct kg_eval_local local;
@@ -98,7 +99,7 @@ static kg_status take_some(void *user, const struct kg_eval_fresh *fresh,
     return o->take(o->user, fresh, e);
 }
 
-/* The outcome whose source this is. */
+/* the outcome of the running source */
 static struct outcome *present;
 
 static kg_status answer_some(struct kg_eval_source *self, struct kg_eval_set *set,
@@ -167,7 +168,7 @@ static void run(struct outcome *o, int32_t max_batch, bool score, const char *ou
     read_in(&o->log, ROOT, "log");
 }
 
-/* sets.val.episode_command=... instead of episode.command=... */
+/* Sets `command` to sets.val.episode_command=... for this mode. */
 static void play_by(const char *mode, int threads)
 {
     char line[1100];
@@ -266,7 +267,7 @@ static void lines_do_not_depend_on_how_episodes_are_played(void **state)
     release(&first);
 }
 
-/* What each branch was asked, and what was answered, are in the line. */
+/* A line has the turns of every branch and the numbers that the program reported. */
 static void lines_have_the_turns_and_the_numbers(void **state)
 {
     struct outcome o;
@@ -286,7 +287,8 @@ static void lines_have_the_turns_and_the_numbers(void **state)
     release(&o);
 }
 
-/* With the seed and the name of the set, to the last bit. */
+/* With the seed and the set's name of a validation, an evaluation gives its numbers to
+ * the last bit. */
 static void numbers_are_those_of_a_validation(void **state)
 {
     static const char *const modes[] = {"talk", "ids", "once"};
@@ -314,7 +316,7 @@ static void numbers_are_those_of_a_validation(void **state)
         "episode.turns=2",
         "episode.context=200",
         "train.steps=1",
-        "optim.lr=0", /* the last validation is of the same weights */
+        "optim.lr=0", /* both validations see the same weights */
         "run.threads=1",
         played,
         NULL,
@@ -340,8 +342,7 @@ static void numbers_are_those_of_a_validation(void **state)
     }
 }
 
-/* The folder of an evaluation that was stopped and continued has the bytes of one that
- * was not. */
+/* An evaluation that was stopped and continued has the bytes of one that was not. */
 static void a_stopped_evaluation_goes_on(void **state)
 {
     static const int stops[] = {1, 2, 3, 5, 7};
@@ -372,7 +373,8 @@ static void a_stopped_evaluation_goes_on(void **state)
     }
 }
 
-/* Scoring takes episodes without a turn, and branches. */
+/* Scoring accepts episodes without a turn, and branches. It fails if no episode has a
+ * turn. */
 static void episodes_can_be_scored(void **state)
 {
     static const char *const modes[] = {"talk", "bare", "a-bare"};
@@ -420,7 +422,7 @@ static void a_failure_is_counted_and_is_no_grade(void **state)
     }
 }
 
-/* A program that ends takes the open episodes with it, and is started again. */
+/* A program that ends loses its open episodes and is started again. */
 static void a_program_that_ends_is_counted(void **state)
 {
     struct outcome o;
@@ -433,7 +435,8 @@ static void a_program_that_ends_is_counted(void **state)
     release(&o);
 }
 
-/* Nothing was measured then: no accuracy of 0. */
+/* If every episode fails, nothing was measured: the evaluation fails instead of reporting
+ * an accuracy of 0. */
 static void no_verdict_at_all_is_an_error(void **state)
 {
     static const char *const soon[] = {"sets.val.episode_timeout_ms=1000", NULL};

@@ -1,8 +1,8 @@
-/* Programs that spoil episodes: no error of kedge's, no verdict that nobody gave, each
- * fault counted under its status and named in the log; and requests that a policy in
- * training refuses, with a status and words.
+/* Programs that spoil episodes: kedge does not fail, no episode gets a verdict that the
+ * program did not give, and each fault is counted under its status and named in the log.
+ * Also: requests that a policy in training refuses, with status and message.
  *
- * The program is this one, started again (environment_testing.h). Its faults are in the
+ * The program is this test, started again (environment_testing.h). The faults are in the
  * episodes of sample 1 of each group; the others are sound.
  */
 #include "train/rl_testing.h"
@@ -43,8 +43,8 @@ static const char *const base[] = {
 
 /* ---- the program's side ---- */
 
-/* path: after the episode's url; "/" alone: of an episode that is not open. body NULL:
- * GET */
+/* path: after the episode's url; "/" alone: the url of another episode, which is not
+ * open. body NULL: GET */
 static const struct request {
     const char *path, *body, *key; /* NULL: the run's */
     int status;
@@ -97,7 +97,7 @@ static void ask(struct play *x, const struct request *r)
     const char *key = r->key ? r->key : play_text(own.root, "key");
     char line[256];
 
-    if (strcmp(r->path, "/") == 0) { /* a neighbour's, which is not open any more */
+    if (strcmp(r->path, "/") == 0) { /* of an episode that is not open any more */
         snprintf(line, sizeof line, "{\"url\": \"%.*s/episode/train-77-0/v1\"}",
                  (int)(strstr(play_text(own.root, "url"), "/episode/") -
                        play_text(own.root, "url")),
@@ -129,7 +129,7 @@ static void ask_all(struct play *x, const char *episode)
     play_report(x, episode, 1, more);
 }
 
-/* Turns until one is refused. */
+/* Takes turns until one is refused, and reports their number. */
 static void ask_until_refused(struct play *x, const char *episode, const char *body)
 {
     char more[64];
@@ -143,7 +143,7 @@ static void ask_until_refused(struct play *x, const char *episode, const char *b
     play_report(x, episode, 1, more);
 }
 
-/* The same with a prompt of n ids, which alone may be too long. */
+/* As above, with a prompt of n ids, which alone may be too long. */
 static void ask_ids_until_refused(struct play *x, const char *episode, int n)
 {
     struct kg_str body = {0};
@@ -185,8 +185,9 @@ static kg_status note_status(void *user, const struct kg_http_answer *a,
     return KG_OK;
 }
 
-/* Asks, and leaves while hundreds of tokens are still to come: after the first piece of a
- * stream, or without having heard a thing.   returns the status, 0 if there was none */
+/* Sends a request and disconnects while hundreds of tokens are still to come: after the
+ * first piece of a stream, or before any reply.   returns the status, 0 if there was
+ * none */
 static int ask_and_leave(struct play *x, bool stream)
 {
     struct kg_http_client_opts opts = {.bearer_key = play_text(x->task.root, "key"),
@@ -208,7 +209,7 @@ static int ask_and_leave(struct play *x, bool stream)
     return status;
 }
 
-/* Until the first answer's turn is free again. */
+/* Asks until the turn of the earlier request is over (409: still busy). */
 static void ask_again(struct play *x)
 {
     do
@@ -217,7 +218,7 @@ static void ask_again(struct play *x)
     while (x->status == 409);
 }
 
-/* Eight requests of one episode at once. */
+/* Sends eight requests of one episode at once. */
 static void ask_at_once(struct play *x, const char *episode)
 {
     static const char body[] = "{\"prompt\": \"a\"}";
@@ -246,7 +247,7 @@ static void say(const char *format, const char *episode)
     play_say(text);
 }
 
-/* A line that takes the place of the report, or comes before it. */
+/* Lines that replace the report, or, with `reports`, precede it. */
 static const struct {
     const char *mode, *line;
     bool reports;
@@ -270,7 +271,8 @@ static const struct {
      false},
 };
 
-/* Lines that are no report, or refused requests, until far beyond the timeout. */
+/* Writes lines that are no report, or sends requests that are refused, long past the
+ * timeout. */
 static void play_nothing(struct play *x, const char *episode)
 {
     for (int i = 0; i < 1000; i++) {
@@ -284,7 +286,7 @@ static void play_nothing(struct play *x, const char *episode)
     play_report(x, episode, 0.5, "");
 }
 
-/* Leaves as often as the mode says, or until the episode is given up; then asks. */
+/* Disconnects as often as the mode says, or until the episode is closed; then asks. */
 static void leave_and_ask(struct play *x, const char *episode, bool bad)
 {
     const bool always = strcmp(play_mode, "gone") == 0;
@@ -302,7 +304,7 @@ static void leave_and_ask(struct play *x, const char *episode, bool bad)
     play_report(x, episode, received + (x->status == 200), "");
 }
 
-/* Asks on after its report, until it is told that the episode is over. */
+/* Keeps asking after its report, until the reply says that the episode is over. */
 static void ask_late(struct play *x, const char *episode)
 {
     play_report(x, episode, 0.5, "");
@@ -324,7 +326,7 @@ static void ask_big(struct play *x, const char *episode)
     free(body);
 }
 
-/* A gigabyte in one chunk: the server drops it, or closes the connection. */
+/* Sends a gigabyte in one chunk: the server must drop it or close the connection. */
 static void ask_vast(struct play *x, const char *episode)
 {
     static char piece[1 << 20];
@@ -350,7 +352,7 @@ static void ask_vast(struct play *x, const char *episode)
     play_report(x, episode, 0.5, "");
 }
 
-/* What only a server can do with a request. */
+/* Faults that need a server: wrong HTTP replies. */
 static void spoil_answer(void)
 {
     static const struct {
@@ -394,7 +396,7 @@ static void play_fault(struct play *x, const char *episode)
         play_report(x, episode, strncmp(episode, "greedy-", 7) == 0 ? 2 : 0.25, "");
         return;
     }
-    if (strcmp(mode, "leaves") == 0) { /* when the step's episodes are played */
+    if (strcmp(mode, "leaves") == 0) { /* after the step's episodes are over */
         play_report(x, episode, 1, "");
         while (strcmp(episode, "train-2-2") == 0 && x->status != 503)
             play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
@@ -432,7 +434,7 @@ static void play_fault(struct play *x, const char *episode)
         ask_until_refused(x, episode,
                           "{\"prompt\": \"sea the tea sea the tea sea the tea sea the "
                           "tea sea the tea sea the tea sea the tea sea the tea\"}");
-    if (strcmp(mode, "room") == 0) /* for less than a whole turn */
+    if (strcmp(mode, "room") == 0) /* room for less than a whole turn */
         ask_ids_until_refused(x, episode, 120 - (3 + 9) - 1);
     if (strcmp(mode, "long") == 0)
         ask_ids_until_refused(x, episode, 130);
@@ -453,7 +455,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* A run of one mode, and what it logged. */
+/* A run of one mode, and its log. */
 struct played {
     struct kg_task_child *server; /* owned; NULL: a program plays */
     struct opened o;
@@ -505,7 +507,7 @@ static double sum_of(const struct played *p, const char *name)
     return sum;
 }
 
-/* The next step is made of them, whatever they are. */
+/* Trains the next step on these episodes, whatever they are. */
 static void end_run(struct played *p)
 {
     kg_rl_batch_release(&p->b);
@@ -514,7 +516,7 @@ static void end_run(struct played *p)
     kg_task_child_kill(p->server);
 }
 
-/* What the program said of episodes that it spoiled is no verdict. */
+/* Expectations for episodes that the program spoiled. */
 struct spoiled {
     const char *mode;
     bool graded, error;
@@ -572,7 +574,8 @@ static void reports_that_cannot_be_taken_give_no_verdict(void **state)
         check_spoiled(&rows[i]);
 }
 
-/* The same of a server's answers; one that is of another episode, or of none, is lost. */
+/* As above, with a server. A reply for another episode, or for none, loses its
+ * episode. */
 static void answers_that_cannot_be_taken_give_no_verdict(void **state)
 {
     static const struct spoiled rows[] = {
@@ -603,7 +606,7 @@ static void answers_that_cannot_be_taken_give_no_verdict(void **state)
     over_http = false;
 }
 
-/* A trace is taken if it agrees with what the endpoint sent. */
+/* A trace is used only if it agrees with what the endpoint sent. */
 static void a_trace_that_lies_gives_no_verdict(void **state)
 {
     static const char *const room[] = {"episode.turns=3", NULL};
@@ -655,7 +658,8 @@ static void a_trace_that_lies_gives_no_verdict(void **state)
     }
 }
 
-/* The others of the program are lost with it; it is started again for those to come. */
+/* The program's other open episodes are lost with it. It is started again for the next
+ * ones. */
 static void a_program_that_ends_or_floods_is_started_again(void **state)
 {
     static const struct {
@@ -679,7 +683,7 @@ static void a_program_that_ends_or_floods_is_started_again(void **state)
     }
 }
 
-/* It has seen none of the next episodes, so that none of them is lost. */
+/* The program has not seen the next step's episodes, so none is lost. */
 static void a_program_that_ends_between_two_steps_costs_nothing(void **state)
 {
     siginfo_t info;
@@ -702,7 +706,7 @@ static void a_program_that_ends_between_two_steps_costs_nothing(void **state)
 static void an_episode_without_a_word_is_given_up(void **state)
 {
     static const char *const soon[] = {"episode.timeout_ms=1500", NULL};
-    /* lines that are no report, and requests that are refused, are no word */
+    /* neither lines without a report nor refused requests extend the timeout */
     static const char *const modes[] = {"hang", "junk", "refused", "hang"};
 
     (void)state;
@@ -717,14 +721,15 @@ static void an_episode_without_a_word_is_given_up(void **state)
             assert_int_equal(p.b.trajs[k].episode.turns, 1);
         }
         assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
-        if (i != 1) /* whose lines use up the warnings */
+        if (i != 1) /* its lines use up the warnings */
             assert_non_null(strstr(p.log, "for timeout_ms, found 'train-0-1'"));
         end_run(&p);
     }
     over_http = false;
 }
 
-/* The keys that say who plays; then servers that are not there, or are others. */
+/* First keys that name none or both of program and server, or no URL; then servers that
+ * do not exist or do not play. */
 static void a_server_that_never_plays_stops_the_run(void **state)
 {
     static const struct {
@@ -780,7 +785,7 @@ static void a_server_that_never_plays_stops_the_run(void **state)
     kg_task_child_kill(server);
 }
 
-/* What it played is lost, and the run goes on only for a while. */
+/* Its open episodes are lost, and the run stops after some requests without a report. */
 static void a_server_that_ends_stops_the_run(void **state)
 {
     struct played p;
@@ -891,8 +896,8 @@ static void an_episode_has_one_request_at_a_time(void **state)
     end_run(&p);
 }
 
-/* A turn that nobody received is not trained, and does not change the one that is. A
- * client that comes to leave late leaves an answer that is with it already: a turn. */
+/* A turn whose client disconnected is not trained and changes no other turn. If the reply
+ * was already sent when the client disconnects, the turn counts. */
 static void an_answer_whose_client_left_is_no_turn(void **state)
 {
     static const char *const modes[] = {"leave-1", "leave-2", "leave-3", "leave-6"};
@@ -926,7 +931,7 @@ static void an_answer_whose_client_left_is_no_turn(void **state)
     end_run(&own);
 }
 
-/* Nor is asking and leaving a word. */
+/* Nor do disconnected requests extend the timeout. */
 static void who_always_leaves_is_given_up(void **state)
 {
     static const char *const soon[] = {

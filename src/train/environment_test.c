@@ -1,9 +1,9 @@
-/* Training on episodes that a program plays: the bits of a run do not depend on how many
- * episodes the program plays at once, on threads, batches or a kill; what was sampled is
- * learned from once, in the context that it was sampled in; and one turn that a program
- * asks for is the turn that kedge takes by itself.
+/* Training on episodes that an external program plays: the bits of a run do not depend on
+ * how many episodes the program plays at once, on threads, batches or a kill; each
+ * sampled token is trained once, in the context in which it was sampled; and a program
+ * that asks for one turn gets the turn that kedge samples without it.
  *
- * The program is this one, started again (environment_testing.h).
+ * The program is this test, started again (environment_testing.h).
  */
 #include "train/rl_testing.h"
 
@@ -60,7 +60,7 @@ static int setup(void **state)
 {
     (void)state;
     fresh(ROOT);
-    /* in a process of its own: the tests fork */
+    /* in a child process, because the tests fork */
     assert_int_equal(
         make_agent_apart(ROOT, "the sea and the tea are as easy as a ear", 9, false), 0);
     put_file(ROOT, "model/chat_template.jinja",
@@ -130,7 +130,8 @@ static void the_bits_do_not_depend_on_how_episodes_are_played(void **state)
     }
 }
 
-/* Nor on whether a program or a server plays; another address may end the run. */
+/* A server gives the bits of a program. A run may be resumed with a server at another
+ * address. */
 static void a_server_plays_as_a_program_does(void **state)
 {
     static const struct {
@@ -165,7 +166,7 @@ static void a_server_plays_as_a_program_does(void **state)
     }
 }
 
-/* Killed at any moment, here while the program plays; then with other limits. */
+/* Killed while the program plays, then resumed with other limits. */
 static void a_killed_run_goes_on_with_the_same_bits(void **state)
 {
     static const char *const often[] = {"checkpoint.every=1", NULL};
@@ -198,7 +199,7 @@ static void a_killed_run_goes_on_with_the_same_bits(void **state)
     }
 }
 
-/* ---- the record ---- */
+/* ---- recorded log-probs ---- */
 
 static double number_of(const struct kg_traj *t, const struct kg_further_names *names,
                         const char *name)
@@ -209,7 +210,7 @@ static double number_of(const struct kg_traj *t, const struct kg_further_names *
     return -1;
 }
 
-/* Every part again, alone: the log-probs are those of the record. */
+/* Scores every part again by itself: the log-probs must be the recorded ones. */
 static void check_parts(const struct kg_traj *t, const struct kg_model *m)
 {
     for (size_t i = 0; i < kg_traj_n_parts(t, false); i++) {
@@ -264,8 +265,9 @@ static void what_was_sampled_is_recorded_once_in_its_context(void **state)
     }
 }
 
-/* A trace decides what is trained: here one token of the second turn and, of the branch,
- * all but the first. The rest of what was sampled is context, and the log-probs hold. */
+/* A trace's mask decides what is trained: here the first token of the second turn, and
+ * all but the first of the branch. The other sampled tokens are context; log-probs stay
+ * the same. */
 static void a_trace_trains_what_its_mask_names(void **state)
 {
     struct opened o;
@@ -297,7 +299,8 @@ static void a_trace_trains_what_its_mask_names(void **state)
     close_run(&o);
 }
 
-/* The tokens, draws and log-probs of a turn that kedge takes without an environment. */
+/* Tokens, random numbers and log-probs must be those of a turn that kedge samples without
+ * an environment. */
 static void one_turn_is_the_turn_of_kedge_itself(void **state)
 {
     static const char *const own[] = {"episode.env=none", "task.name=none",
@@ -328,7 +331,7 @@ static void one_turn_is_the_turn_of_kedge_itself(void **state)
     close_run(&b);
 }
 
-/* Tokens of later turns beside those of the first, place by place. */
+/* Compares tokens of later turns with those of the first turn, position by position. */
 static void compare_turns(int *same, int *compared, const struct kg_traj *t)
 {
     size_t first = t->prompt_n, at = 0;
@@ -345,8 +348,8 @@ static void compare_turns(int *same, int *compared, const struct kg_traj *t)
     }
 }
 
-/* Turns of a model whose next token is near to uniform: one that drew with the numbers of
- * an earlier turn would have its tokens. With branches, and without. */
+/* At this temperature the next token is almost uniform, so a turn that reused the random
+ * numbers of an earlier turn would repeat its tokens. With branches and without. */
 static void every_turn_has_draws_of_its_own(void **state)
 {
     static const char *const modes[] = {"talk", "ids"};
@@ -371,8 +374,8 @@ static void every_turn_has_draws_of_its_own(void **state)
     }
 }
 
-/* A program that writes without end, which is no report, holds neither the run nor a stop
- * (alarm: it would never end). */
+/* A program that writes endless lines without a report must block neither the run nor a
+ * stop. alarm() ends the test if it does. */
 static void a_stop_ends_a_run_whose_program_only_writes(void **state)
 {
     static const char *const commands[] = {"yes", "yes ''", "while :; do echo {}; done",

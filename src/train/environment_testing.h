@@ -1,8 +1,8 @@
-/* An environment as a program, for tests of external episodes. It is the test
- * program itself, started with the arguments "play MODE THREADS" by episode.command, or
- * with "serve MODE THREADS PORTFILE" as the server of episode.url.
+/* An environment as a program, for tests of external episodes. It is the test program
+ * itself, started with the arguments "play MODE THREADS" by episode.command, or with
+ * "serve MODE THREADS PORTFILE" as the server of episode.url.
  *
- * Its play depends only on its input, except in modes that are faults.
+ * What it plays depends only on its input, except in modes that are faults.
  * Included by *_test.c only.
  */
 #ifndef KG_TRAIN_ENVIRONMENT_TESTING_H
@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ROOT/train.jsonl of twelve questions. */
+/* Writes ROOT/train.jsonl with twelve prompts. */
 static inline void put_questions(const char *root)
 {
     struct kg_str text = {0};
@@ -35,7 +35,7 @@ static inline void put_questions(const char *root)
 
 static const char *play_mode;
 static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
-/* of a server: the request that this thread plays, until it is answered */
+/* in a server: the request that this thread plays, NULL after its reply */
 static _Thread_local struct kg_http_exchange *play_asked;
 static bool play_serves;
 
@@ -85,8 +85,8 @@ static kg_status play_answered(void *user, const struct kg_http_answer *a,
     return KG_OK;
 }
 
-/* POST to the episode's url, or GET without a body; `path` is added to it. Clients
- * that send ids first remove its final /v1. */
+/* Sends POST, or GET without a body, to the episode's url and `path`. For a path of
+ * clients that send ids, the url's final /v1 is removed first. */
 static inline void play_ask(struct play *x, const char *path, const char *body,
                             const char *key)
 {
@@ -113,7 +113,7 @@ static inline const struct kg_json *play_choice(const struct play *x)
     return kg_json_at(kg_json_get(x->answer.root, "choices"), 0);
 }
 
-/* Says a line, or answers as a server; a second answer to a request is dropped. */
+/* Writes a line, or replies as a server; a second reply to a request is dropped. */
 static inline void play_say(const char *text)
 {
     if (play_asked)
@@ -147,7 +147,7 @@ static inline void play_message(struct kg_str *to, const char *role, const char 
     PLAY_NEED(kg_str_puts(to, "}", err));
 }
 
-/* Turns of a chat. After an answer of odd length the conversation starts again with
+/* Turns of a chat. After a completion of odd length the conversation starts again with
  * another question, which makes a branch. */
 static inline double play_talk(struct play *x, int turns)
 {
@@ -229,7 +229,7 @@ static inline double play_ids(struct play *x, int turns)
 /* ---- a trace ---- */
 
 struct play_turn {
-    int ids[64], prompt, n; /* prompt, then answer */
+    int ids[64], prompt, n; /* prompt, then completion */
     double logp[8];
     int mask[64];
     const char *node;
@@ -283,7 +283,8 @@ static inline void play_put_ints(struct kg_str *out, const char *key, const int 
     PLAY_NEED(kg_str_puts(out, "]", err));
 }
 
-/* Turns [from, to) as a TrainingTrace, in a report of reward 1. more: after its list */
+/* Reports reward 1 with turns [from, to) as a TrainingTrace. more: text after the list of
+ * turns */
 static inline void play_report_turns(const char *episode, const struct play_turn *t,
                                      int from, int to, const char *more)
 {
@@ -308,7 +309,7 @@ static inline void play_report_turns(const char *episode, const struct play_turn
     kg_str_release(&line);
 }
 
-/* Of the second turn the first token is trained, of the branch all but the first. */
+/* Trains the first token of the second turn and all but the first of the branch. */
 static inline void play_thin(struct play *x, const char *episode)
 {
     struct play_turn t[3];
@@ -361,7 +362,7 @@ static inline void play_claim(struct play *x, const char *episode)
     play_report_turns(episode, t, from, to, more);
 }
 
-static void play_fault(struct play *x, const char *episode); /* of the test; reports */
+static void play_fault(struct play *x, const char *episode); /* of each test; reports */
 
 static inline void play_episode(const char *line, size_t n)
 {
@@ -444,7 +445,7 @@ static void *play_served(void *user)
     return NULL;
 }
 
-/* The server; its port is in the file as soon as it listens. */
+/* Starts the server and writes its port to port_file. */
 static inline void play_listen(const char *port_file)
 {
     static const struct kg_http_route routes[] = {
@@ -459,7 +460,7 @@ static inline void play_listen(const char *port_file)
     PLAY_NEED(kg_file_write_atomic(port_file, port, strlen(port), err));
 }
 
-/* The program, or the server. */
+/* Plays as a program, or with port_file as a server. */
 static inline int play_main(const char *mode, int threads, const char *port_file)
 {
     pthread_t all[16];
@@ -476,7 +477,7 @@ static inline int play_main(const char *mode, int threads, const char *port_file
     return 0;
 }
 
-/* episode.command=... of this very program. */
+/* out <- episode.command=... with this program */
 static inline void play_command(char *out, size_t n, const char *mode, int threads)
 {
     char self[1024];
@@ -486,7 +487,7 @@ static inline void play_command(char *out, size_t n, const char *mode, int threa
     snprintf(out, n, "episode.command='%s' play %s %d", self, mode, threads);
 }
 
-/* episode.url=... of this very program as a server, which is to be killed. */
+/* out <- episode.url=... with this program as a server, which the caller must kill */
 static inline struct kg_task_child *play_server(char *out, size_t n, const char *root,
                                                 const char *mode, int threads)
 {

@@ -1,8 +1,9 @@
-/* Training on episodes: masks token by token, log-probs that the training pass gives
- * again bit for bit, metrics, a tool that fails for good, and resuming behind it.
+/* Training on episodes: masks token by token, log-probs that the training pass reproduces
+ * bit for bit, metrics, a tool that fails for good, and resuming after it.
  *
  * The policy is a small model over a byte-level tokenizer, so its turns are noise; the
- * environment is a scripted one. */
+ * environment is a scripted one.
+ */
 #include "train/rl_testing.h"
 
 #include "rollout/score_testing.h"
@@ -41,7 +42,7 @@ static const char *const base[] = {
     NULL,
 };
 
-/* ---- an environment that fails when it is told to ---- */
+/* ---- an environment that fails at a given call ---- */
 
 struct script {
     int calls;
@@ -60,7 +61,7 @@ static kg_status script_open(void **state, const struct kg_env_opts *opts,
 
 static void script_close(void *state) { (void)state; }
 
-/* Every turn that is not the last calls; what is observed depends on its text. */
+/* Every turn but the last may call; the length of its text decides what happens. */
 static kg_status script_step(struct kg_env_result *result, struct kg_str *observation,
                              void *state, const struct kg_env_turn *turn,
                              struct kg_err *e)
@@ -105,7 +106,7 @@ static void open_episodes(struct opened *o, const char *dir, const char *const *
     open_config(o, config(dir, extra));
 }
 
-/* The scripted environment in place of the calculator. */
+/* Replaces the calculator by the scripted environment. */
 static void use_script(struct kg_run *run, int fail_at)
 {
     script = (struct script){.fail_at = fail_at};
@@ -117,7 +118,8 @@ static void use_script(struct kg_run *run, int fail_at)
 
 /* ---- masks ---- */
 
-/* The batch holds the model's tokens, in order, with their records, and nothing else. */
+/* The batch must hold the model's tokens, in order, with their records, and nothing
+ * else. */
 static void check_flat(const struct kg_rl_batch *b)
 {
     int64_t at = 0;
@@ -142,7 +144,8 @@ static void check_flat(const struct kg_rl_batch *b)
     assert_true(tools > 30);
 }
 
-/* Log-probs of all positions by the training pass, one episode at a time. */
+/* Compares with log-probs of all positions by the training pass, one episode at a
+ * time. */
 static void check_scores(const struct kg_rl_batch *b, const struct kg_run *run)
 {
     for (size_t i = 0; i < b->n_trajs; i++) {
@@ -214,7 +217,7 @@ static void same_model(const struct kg_run_state *a, const struct kg_run_state *
                         (size_t)a->anchor->n_elements * sizeof(float));
 }
 
-/* A step that a tool broke off leaves the run where it stood; done again it gives the
+/* A step that a failing tool ends leaves the run unchanged. The repeated step gives the
  * bits of a run in which nothing failed. */
 static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
 {

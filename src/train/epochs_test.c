@@ -1,5 +1,5 @@
-/* Tests of the order of examples: every epoch has each once, and a place does not depend
- * on where one begins to read. */
+/* The order of examples: every epoch has each example once, and the example at a place
+ * does not depend on where reading begins. */
 #include "train/open/epochs.h"
 
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static void every_epoch_has_each_example_once(void **state)
         same += e > 0 &&
                 memcmp(index, index + e * EXAMPLES, EXAMPLES * sizeof *index) == 0;
     }
-    assert_true(same < EPOCHS - 1); /* epochs are shuffled apart */
+    assert_true(same < EPOCHS - 1); /* epochs are shuffled separately */
 }
 
 static void a_place_does_not_depend_on_where_reading_begins(void **state)
@@ -51,7 +51,7 @@ static void a_place_does_not_depend_on_where_reading_begins(void **state)
     }
 }
 
-/* ---- weighed parts ---- */
+/* ---- weighted parts ---- */
 
 static const struct kg_epochs_part parts[] = {{7, 3}, {5, 1}, {40, 2}};
 enum { PARTS = 3, ROUND = 6, ROUNDS = 50, MIXED = ROUND * ROUNDS };
@@ -82,10 +82,10 @@ static void every_round_has_each_part_as_often_as_it_weighs(void **state)
         for (int k = 0; k < PARTS; k++)
             assert_int_equal(seen[k], parts[k].weight);
     }
-    assert_true(orders > ROUNDS); /* which place is whose is drawn for each round */
+    assert_true(orders > ROUNDS); /* each round shuffles its places */
 }
 
-/* What a part puts into the row, read alone, is epochs of the part. */
+/* The places of one part, read by themselves, are epochs of that part. */
 static void each_part_goes_through_its_own_epochs(void **state)
 {
     uint32_t index[MIXED];

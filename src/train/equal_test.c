@@ -1,8 +1,10 @@
-/* Algorithms that are the same must give the same bits, over whole steps of training.
+/* Algorithms that are mathematically the same must give the same bits, over whole
+ * training steps.
  *
- * One update a step and no mismatch: every ratio is 1, so that GRPO without KL, the DPPO
+ * With one update per step and no mismatch every ratio is 1. GRPO without KL, the DPPO
  * regions, CISPO and the RPG losses with equal advantage, aggregation and sampling are
- * one algorithm. And what must stand still does: corrected Top-k against an equal anchor.
+ * then one algorithm. Also: corrected Top-k against an equal anchor must not move a
+ * weight.
  */
 #include "tensor/backend_testing.h"
 #include "train/rl_testing.h"
@@ -11,7 +13,7 @@
 
 enum { STEPS = 5, STILL_STEPS = 100, MOST_EXTRA = 16 };
 
-/* The weights after n steps; the caller frees them. elements out */
+/* Weights after n steps; the caller frees them.   elements out */
 static float *weights_after(int64_t *elements, double *moved, const char *const *extra,
                             int n)
 {
@@ -54,7 +56,7 @@ static const struct family {
     {"cispo", {NULL}},
     {"rpg-ufkl", {NULL}},
     {"rpg-urkl", {NULL}},
-    /* with a coefficient too: log r = 0, and the advantage is detached */
+    /* with a coefficient, too: log r = 0, and the advantage is detached */
     {"rpg-ufkl", {"kl.beta=0.1", NULL}},
     {"rpg-urkl", {"kl.beta=0.1", "algo.rpg_detach=true", NULL}},
 };
@@ -108,8 +110,8 @@ static void families_give_the_same_weights_with_one_update_a_step(void **state)
     families_agree("model.dtype=auto", "algo.aggregate=seq-mean-token-mean");
 }
 
-/* The test can tell algorithms apart: the second of two updates is off-policy, and there
- * a narrow clip is not none. */
+/* Proves that the test can tell algorithms apart: the second of two updates is
+ * off-policy, so a narrow clip differs from no clip. */
 static void two_updates_a_step_tell_them_apart(void **state)
 {
     const char *extra[] = {"algo.surrogate=ppo-clip",
@@ -132,7 +134,7 @@ static void two_updates_a_step_tell_them_apart(void **state)
     kg_mem_free(unclipped);
 }
 
-/* ---- corrected Top-k has nothing to say where anchor and policy are equal ---- */
+/* ---- corrected Top-k has no gradient where anchor and policy are equal ---- */
 
 static double moved_by(const char *estimator, const char *gradient, int steps)
 {

@@ -1,5 +1,5 @@
-/* The load of experts: what is logged of counts, by hand; and that its loss is of all
- * tokens of an update, however they are packed.
+/* The load of experts: metrics of counts, computed by hand; and that the balancing loss
+ * is that of all tokens of an update, in packs of any size.
  */
 #include "train/step/expert_load.h"
 
@@ -19,7 +19,7 @@
 
 enum { N = 60, E = 5, K = 3, LAYERS = 3, VOCAB = 48 };
 
-/* Two layers of four experts, two a token. */
+/* Two layers of four experts, two per token. */
 static struct kg_expert_load load_of(int64_t counts[8])
 {
     return (struct kg_expert_load){.layers = 2, .experts = 4, .k = 2, .counts = counts};
@@ -27,7 +27,7 @@ static struct kg_expert_load load_of(int64_t counts[8])
 
 static void what_is_logged_is_that_of_the_layers(void **state)
 {
-    /* ten tokens; all alike, and 16 + 4 + 0 + 0 */
+    /* ten tokens; one layer even, one with 16 + 4 + 0 + 0 */
     const struct kg_expert_load l = load_of((int64_t[]){5, 5, 5, 5, 16, 4, 0, 0});
     const double entropy = -(0.8 * log(0.8) + 0.2 * log(0.2));
     struct kg_metrics m = {.n = 0};
@@ -83,7 +83,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* Of four sequences of 15 tokens, `each` at once. */
+/* Runs `each` of the four sequences of 15 tokens in one pack, from number `first`. */
 static void forward(int first, int each, bool keep)
 {
     kg_rows_begin(rows, model, 0);
@@ -113,7 +113,8 @@ static double loss_in_packs_of(int each)
     return all;
 }
 
-/* c E sum_e (n_e / (Lx N)) (sum of p)_e / (Lx N), of one pack that all are in. */
+/* c E sum_e (n_e / (Lx N)) (sum of p)_e / (Lx N), of one pack with all tokens; Lx:
+ * layers. */
 static double plain_loss(double c)
 {
     double sum = 0;
@@ -143,7 +144,8 @@ static double apart(const float *a, const float *b, int64_t n)
     return sqrt(square / size);
 }
 
-/* Counts are of all packs; then packs of any size add up to the same. */
+/* Counts are taken over all packs first. Then the losses of packs of any size add up to
+ * the loss of the update. */
 static void the_loss_is_of_the_update_and_not_of_its_packs(void **state)
 {
     const double c = 0.25;
@@ -163,7 +165,7 @@ static void the_loss_is_of_the_update_and_not_of_its_packs(void **state)
     loss = loss_in_packs_of(4);
     memcpy(whole, grads, (size_t)model->n_elements * sizeof *whole);
     assert_true(fabs(loss - plain_loss(c)) < 1e-6);
-    assert_true(loss > c * K * 0.99 && loss < c * K * 1.5); /* c K: all have the same */
+    assert_true(loss > c * K * 0.99 && loss < c * K * 1.5); /* c K if the load is even */
     assert_true(fabs(loss_in_packs_of(1) - loss) < 1e-6);
     assert_true(apart(grads, whole, model->n_elements) < 1e-5);
     NEED(kg_rows_balance(rows, NULL, err));

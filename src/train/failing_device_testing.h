@@ -7,7 +7,7 @@
 
 #include "tensor/backend.h"
 
-static _Thread_local int transfers_left; /* the one of this number fails; 0: none */
+static _Thread_local int transfers_left; /* 1: the next transfer fails; 0: none does */
 static struct kg_backend device;
 static const struct kg_backend *cpu;
 

@@ -1,7 +1,7 @@
-/* GRPO with a KL to an anchor, followed for five optimizer steps, against torch's
- * autograd on transformers' models: every architecture of tests/data/reference
- * (tools/oracle/make_grpo_reference.py says the loss). Of three of them (a window in
- * every layer; softcaps; experts) the gradient of every tensor, too.
+/* GRPO with a KL to an anchor over five optimizer steps, against torch's autograd on
+ * transformers' models: every architecture of tests/data/reference
+ * (tools/oracle/make_grpo_reference.py defines the loss). For three of them (a window in
+ * every layer; softcaps; experts) also the gradient of every tensor.
  */
 #include "model/model_testing.h"
 
@@ -26,7 +26,7 @@ static const struct kg_optim_opts optim_opts = {
 struct golden {
     struct test_reference r;
     struct kg_algo algo;
-    int64_t begin[SEQS + 1]; /* of answers, among their tokens */
+    int64_t begin[SEQS + 1]; /* of completions, among their tokens */
     double advantage[TOKENS], old[TOKENS], anchor[TOKENS];
     double weight[3][TOKENS]; /* of policy, KL and entropy */
     double losses[STEPS + 1], norms[STEPS];
@@ -49,7 +49,7 @@ static void choose(struct kg_algo *algo)
     must_set(algo, "anchor.kind", "fixed");
     must_set(algo, "kl.estimator", "k3");
     must_set(algo, "kl.importance", "false");
-    must_set(algo, "kl.clamp", "false"); /* as the formula stands */
+    must_set(algo, "kl.clamp", "false"); /* as in the formula */
     must_set(algo, "kl.beta", "0.1");
 }
 
@@ -122,13 +122,13 @@ static double loss_of(struct kg_rows *p, const struct kg_model *m, const struct 
     return out.loss;
 }
 
-/* What it is of the sizes that it is compared by: losses around 0.1, norms around 1. */
+/* Relative error; the floor of 0.1 is the size of losses (norms are near 1). */
 static double apart(double found, double expected)
 {
     return fabs(found - expected) / fmax(fabs(expected), 0.1);
 }
 
-/* with_grads: of every tensor, at the first step */
+/* with_grads: also compares every tensor's gradient in the first step */
 static void check(const char *arch, bool with_grads)
 {
     const struct kg_rows_opts room = {.max_tokens = TEST_REF_TOKENS, .backward = true};

@@ -1,5 +1,5 @@
-/* Tests of stages: each part that a run takes from another is taken bit for bit, and only
- * that part; what does not fit is refused before anything is written.
+/* Stages: each part that a run takes from an earlier one is taken bit for bit, without
+ * the other parts; what does not fit is refused before anything is written.
  */
 #define ROOT "build/test-init"
 #include "train/rl_testing.h"
@@ -16,7 +16,8 @@
 
 /* ---- the first stage ---- */
 
-/* Its model/ and anchor/ are bf16: what is taken must be the fp32 that was trained. */
+/* model/ and anchor/ of the checkpoint are bf16, but the stage must take the fp32
+ * values. */
 static const char *const first_stage[] = {
     "anchor.kind=ema",    "anchor.period=1", "anchor.eta=0.5",
     "kl.estimator=k3",    "kl.beta=0.1",     "train.updates_per_step=2",
@@ -46,7 +47,7 @@ static int train_first(void **state)
     return 0;
 }
 
-/* A run of the second stage that stands before its first step. */
+/* Opens a run of the second stage before its first step. */
 static void open_second(struct opened *o, const char *const *extra)
 {
     o->config = config_with(ROOT "/second", extra);
@@ -79,7 +80,7 @@ static bool is_zero(const float *data, int64_t n)
     return true;
 }
 
-/* Updates in the moments of a run's newest checkpoint. */
+/* Number of updates in the moments of a run's newest checkpoint. */
 static int64_t updates_of(const char *dir)
 {
     struct kg_counters c;
@@ -143,7 +144,7 @@ static void the_anchor_alone_goes_with_another_model(void **state)
     close_run(&o);
 }
 
-/* An earlier checkpoint of the run is another start. */
+/* Naming an earlier checkpoint of the run starts from that one. */
 static void a_checkpoint_is_taken_as_it_is_named(void **state)
 {
     static const char *const extra[] = {
@@ -177,7 +178,8 @@ static void a_stage_resumes_to_the_same_bits(void **state)
     assert_same_steps(ROOT "/whole", ROOT "/parts", 2);
 }
 
-/* The settings of the 16k and 24k stages: resumed, with other settings. */
+/* With all parts, `steps` included, as in published 16k and 24k stages, a stage continues
+ * like a resumed run. */
 static void with_steps_a_stage_is_a_resumed_run(void **state)
 {
     static const char *const one[] = {"train.steps=5", "optim.warmup_steps=4", NULL};
@@ -203,7 +205,7 @@ static void with_steps_a_stage_is_a_resumed_run(void **state)
     assert_int_equal(r.weights_step, 3);
 }
 
-/* A third stage counts the updates of both before it. */
+/* A third stage counts the updates of both earlier ones. */
 static void stages_add_up(void **state)
 {
     static const char *const extra[] = {"model.path=", "init.from=" ROOT "/whole",
@@ -232,7 +234,7 @@ static void the_plan_says_where_it_starts(void **state)
     kg_config_free(config);
 }
 
-/* On the first record, though it is the only one. */
+/* The plan grades the first record, also if there is only one. */
 static void the_plan_tries_the_grader(void **state)
 {
     static const char *const extra[] = {"task.name=external", "rollout.prompts=1",
@@ -253,7 +255,7 @@ static void the_plan_tries_the_grader(void **state)
     kg_config_free(config);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void what_does_not_fit_is_refused(void **state)
 {
@@ -291,7 +293,7 @@ static void what_does_not_fit_is_refused(void **state)
                             "\"num_key_value_heads\": 1/' " ROOT
                             "/odd/model/config.json"),
                      0);
-    NEED(kg_manifest_write(ROOT "/odd", err)); /* of other shapes, not damaged */
+    NEED(kg_manifest_write(ROOT "/odd", err)); /* other shapes, but intact */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct kg_config *config = config_with(ROOT "/refused", rows[i].extra);
         struct kg_err e = {0};
@@ -320,7 +322,7 @@ static void a_schedule_free_run_is_named_as_one(void **state)
     kg_config_free(config);
 }
 
-/* The first stage goes on: what the second started from is still what it was. */
+/* The first stage may continue: the second keeps the checkpoint that it started from. */
 static void a_first_stage_may_go_on(void **state)
 {
     struct kg_str text = {0};
@@ -333,11 +335,11 @@ static void a_first_stage_may_go_on(void **state)
     kg_str_release(&text);
 }
 
-/* ---- a first stage that goes away ---- */
+/* ---- a first stage that is deleted ---- */
 
 #define COPY ROOT "/copy"
 
-/* A second stage from a copy of the first, with two assignments more. */
+/* Config of a second stage from a copy of the first, with two more assignments. */
 static struct kg_config *from_copy(const char *dir, const char *a, const char *b)
 {
     return config_with(
@@ -359,7 +361,7 @@ static void copy_first(void)
     assert_int_equal(system("cp -r " FIRST " " COPY), 0);
 }
 
-/* The checkpoint of step 0 that a request to stop leaves: RL has begun, no step is done.
+/* Leaves the checkpoint of step 0 that a stop before the first step saves.
  */
 static void stop_at_step_0(const char *dir, const char *parts)
 {
@@ -378,8 +380,8 @@ static void stop_at_step_0(const char *dir, const char *parts)
     close_run(&o);
 }
 
-/* Old checkpoints of the second stage go as new ones come (checkpoint.keep 2), so that
- * nothing is left of what stood beside the first. */
+/* Once the second stage has a checkpoint of its own, at step 0 or later or in its SFT, it
+ * resumes to the same bits without the first stage. */
 static void the_first_stage_is_needed_at_the_start_alone(void **state)
 {
     static const char all[] = "init.parts=[model, anchor, optimizer]",
@@ -406,7 +408,8 @@ static void the_first_stage_is_needed_at_the_start_alone(void **state)
     assert_true(kg_file_exists(ROOT "/gone/checkpoints/latest/model/token_ids.json"));
 }
 
-/* Before it has a checkpoint a run begins anew: what it starts from may not change. */
+/* Without a checkpoint a resumed run starts from the first stage again, which must not
+ * have changed. */
 static void a_first_stage_that_changed_at_the_start_is_named(void **state)
 {
     static const char all[] = "init.parts=[model, anchor, optimizer]",
@@ -424,7 +427,7 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     NEED(kg_run_dir_create(&run.in, &run.state, run.work.ahead.all, &run.log, err));
     kg_run_close(&run);
     assert_int_equal(system("echo >> " COPY "/checkpoints/latest/state.json"), 0);
-    NEED(kg_manifest_write(COPY "/checkpoints/latest", err)); /* another, not damaged */
+    NEED(kg_manifest_write(COPY "/checkpoints/latest", err)); /* changed, but intact */
     assert_int_equal(kg_train_run(config, true, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "init.from/state.json: expected "));
     NEED(kg_file_remove_tree(COPY, err));
@@ -433,7 +436,7 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     kg_config_free(config);
 }
 
-/* One bit of what is taken, and the whole stage would be another one. */
+/* A flipped bit in the first stage's state must be found before the stage starts. */
 static void a_damaged_first_stage_is_refused(void **state)
 {
     static const char *const extra[] = {"model.path=", "init.from=" COPY, NULL};
@@ -466,8 +469,9 @@ static void replay_to_the_bit(struct kg_replay *r, const char *dir, int64_t step
     assert_true(r->apart_max == 0);
 }
 
-/* Behind the first step the run holds what it learned there; a replay of that step needs
- * what it began with: the weights for the log-probs, the anchor for the KL. */
+/* After the first step the run holds what it learned in it. A replay of step 1 needs what
+ * the step began with, the weights for the log-probs and the anchor for the KL, which
+ * only the first stage still has. */
 static void a_replay_takes_the_weights_that_the_step_had(void **state)
 {
     static const char *const extra[] = {"model.path=",

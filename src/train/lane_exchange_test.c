@@ -1,6 +1,6 @@
-/* The exchange of lanes over ranks, each a thread: for any number of them the sum has the
- * bits of one process. On a device: whichever read or write of its memory fails on one of
- * them, all end alike and can go on talking.
+/* The exchange of lanes over ranks, each a thread: for any number of ranks the sum has
+ * the bits of one process. On a device: whichever read or write of device memory fails on
+ * one rank, all ranks fail alike and can communicate afterwards.
  */
 #include "train/step/lane_exchange.h"
 
@@ -17,12 +17,12 @@ enum { RANKS = 3, LANES = 5, N = 3 * KG_SLAB_PIECE + 40, MOST_BLOCKS = 4 };
 /* ---- one exchange on every rank ---- */
 struct rank {
     struct kg_ranks ranks;
-    int fails_at; /* a transfer; 0: none */
+    int fails_at; /* number of a transfer; 0: none */
     bool cut;
     kg_status status;
     struct kg_err err;
     bool still_talks;
-    float first; /* of its cut of the sum */
+    float first; /* of its shard of the sum */
 };
 
 static void fill(struct kg_slab *slabs, int n)
@@ -37,7 +37,7 @@ static void fill(struct kg_slab *slabs, int n)
     }
 }
 
-/* A block is a lane or two of ones each, so the sum is how many blocks there are. */
+/* A block sums a lane or two, here with ones, so the total is the number of blocks. */
 static void *exchange(void *of)
 {
     struct rank *x = of;
@@ -124,7 +124,7 @@ static void a_device_that_fails_on_one_rank_fails_all(void **state)
     assert_true(failures > 4 * RANKS); /* reads and writes of each */
 }
 
-/* ---- in the host's memory, by several pieces ---- */
+/* ---- in host memory, in several pieces ---- */
 enum { LONG = (13 << 16) + 77, LOOK = 7 /* at every 7th */, MOST_RANKS = 5 };
 
 static float value(int lane, int64_t i)
@@ -134,7 +134,7 @@ static float value(int lane, int64_t i)
     return ((float)(h >> 40) - 8388608.0f) * (h & 1 ? 1.0f : 1e-4f);
 }
 
-/* Element i of lanes [first, end), added along the tree. */
+/* Element i of lanes [first, end), summed along the tree. */
 static float tree_sum(int64_t i, int first, int end)
 {
     float level[KG_TREE_LEVELS], sum = 0;
@@ -160,7 +160,7 @@ struct near_rank {
     struct kg_ranks ranks;
     int lanes;
     bool cut;
-    bool apart;    /* the sum is none of the blocks */
+    bool apart;    /* the sum has its own slab */
     int64_t wrong; /* elements */
 };
 
@@ -232,7 +232,7 @@ static void any_number_of_ranks_has_the_bits_of_one_process(void **state)
     compare(5, 6, true, true);
 }
 
-/* A block of each rank: it is added where it lies. */
+/* One block per rank: other ranks read it in place. */
 static void blocks_that_are_lent_have_the_bits_of_one_process(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Gradients by buckets over ranks, each a thread, against one process that has them
- * whole: every number of ranks and lanes, lanes of none, one and many packs; and a pack
- * that fails on one of the ranks.
+/* Gradients by buckets over ranks, each a thread, against one process that has whole
+ * gradients: every number of ranks and lanes; lanes of no, one and many packs; and a pack
+ * that fails on one rank.
  */
 #include "train/step/lane_sum.h"
 
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Buckets of unlike sizes, one of none; cuts end inside of them. */
+/* Buckets of different sizes, one of them empty; shards end inside buckets. */
 enum { BUCKETS = 5, N = 3 * KG_SLAB_PIECE + 40, SEQUENCES = 14, BUDGET = 10 };
 static const int64_t ends[BUCKETS] = {N, 70, 70, 33, 2};
 static const int64_t tokens[SEQUENCES] = {9, 4, 0, 7, 7, 30, 1, 2, 2, 11, 5, 5, 6, 3};
@@ -36,7 +36,7 @@ struct work {
     int fails_at;       /* which call of this rank; 0: none */
     int transfer_fails; /* which transfer of its device; 0: none */
     int calls;
-    struct kg_str said; /* sequences of packs, in the order of lanes */
+    struct kg_str said; /* sequences of packs, in lane order */
     size_t list[SEQUENCES];
     size_t n;
     struct kg_slab grads;
@@ -69,7 +69,7 @@ static kg_status forward(bool *any, void *context, const size_t *list, size_t n,
     (void)begins;
     memcpy(w->list, list, n * sizeof *list);
     w->n = n;
-    *any = list[0] != 3; /* one that has none */
+    *any = list[0] != 3; /* a pack without a gradient */
     KG_TRY(kg_str_append(&w->said, list, n * sizeof *list, e));
     return call(w, e);
 }
@@ -84,7 +84,7 @@ static kg_status backward(void *context, struct kg_grads grads, int i, struct kg
     return KG_OK;
 }
 
-/* The same lane by lane, in packs, into the whole. */
+/* The same gradients lane by lane, in packs, into the whole slab. */
 static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *e)
 {
     struct work *w = context;
@@ -152,7 +152,7 @@ static void release(struct work *w)
     kg_str_release(&w->said);
 }
 
-/* What is the same on all; of rank `which`, where its work or its device fails. */
+/* Common to all ranks; `which`: the rank whose work or device fails. */
 struct setting {
     const struct kg_backend *backend;
     int ranks, lanes;
@@ -194,8 +194,9 @@ static void alone(struct work *w, int lanes)
 
 /* ---- tests ---- */
 
-/* What a rank sends: in every round its bucket to one or to all, and stripes to the rank
- * that goes on; and stripes to the owners of cuts. Agreements and terms are small. */
+/* Bound of the bytes that a rank sends: in every round its bucket to one rank or to all,
+ * and stripes to the rank that continues the lane; at the end stripes to the owners of
+ * shards. Agreements and terms are `small`. */
 static void assert_sent(const struct work *w)
 {
     const uint64_t ranks = (uint64_t)w->ranks.n, whole = N * sizeof(float);
@@ -257,7 +258,7 @@ static void assert_held(const struct kg_backend *backend, int lanes)
     on_all(w, (struct setting){.backend = backend, .ranks = RANKS, .lanes = lanes});
     for (int p = 0; p < RANKS; p++) {
         beside += (uint64_t)w[p].grads.n * sizeof(float) + w[p].said.capacity;
-        /* of a wire */
+        /* of the rank's connection */
         beside += RANKS * (2 * sizeof(struct kg_ranks_part) + sizeof(int64_t));
         assert_true(w[p].sum.n_spare == 0);
     }
@@ -281,7 +282,7 @@ static void what_is_held_is_what_is_planned(void **state)
 
 enum { FAILING = 3 }; /* ranks of a run in which one fails */
 
-/* returns whether it was told; else nothing failed */
+/* returns whether a failure was reported; false: none happened */
 static bool fails_everywhere(struct setting of, kg_status code)
 {
     struct work w[FAILING];
@@ -300,7 +301,8 @@ static bool fails_everywhere(struct setting of, kg_status code)
     return !done;
 }
 
-/* Whichever call fails, on whichever rank: all hear of it and can go on talking. */
+/* Whichever call fails on whichever rank, all ranks fail and can communicate
+ * afterwards. */
 static void a_pack_that_fails_on_one_rank_fails_all(void **state)
 {
     struct setting of = {.backend = cpu, .ranks = FAILING, .lanes = 2};
@@ -313,7 +315,7 @@ static void a_pack_that_fails_on_one_rank_fails_all(void **state)
     assert_true(failures > 2 * BUCKETS);
 }
 
-/* The same of whichever copy from or to a device. */
+/* As above, for whichever copy from or to a device. */
 static void a_device_that_fails_on_one_rank_fails_all(void **state)
 {
     struct setting of = {.backend = &device, .ranks = FAILING, .lanes = 2};
@@ -334,8 +336,8 @@ struct want {
 };
 enum { DONE, ALL_FAILED, AS_IF_NOTHING };
 
-/* Where the request is one of what ranks say, nothing more can be said: the others find
- * this one gone. */
+/* If the allocation belongs to a message, the rank can report nothing: the others find it
+ * gone. */
 static bool as_expected(const struct work *w, const struct want *want)
 {
     char who[32];
@@ -364,8 +366,8 @@ static int update_in_want(struct kg_ranks *r, void *user)
     return as_expected(&w, want) ? ALL_FAILED : AS_IF_NOTHING;
 }
 
-/* Whichever request for memory fails, on the first rank or another: all fail, and nobody
- * waits for ever. */
+/* Whichever allocation fails, on the first rank or another: all ranks fail and none waits
+ * forever. */
 static void a_request_for_memory_that_fails_on_one_rank_fails_all(void **state)
 {
     enum { RANKS = 3 };

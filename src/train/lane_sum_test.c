@@ -1,4 +1,4 @@
-/* The sum of lanes, against additions written out, for every number of lanes up to 64. */
+/* The sum of lanes, against sums written out, for every number of lanes up to 64. */
 #include "train/step/lane_sum.h"
 
 #include "base/mem.h"
@@ -18,7 +18,8 @@ static int open_backend(void **state)
     return 0;
 }
 
-/* Of widely different sizes, so that another order gives other bits. */
+/* Values of widely different sizes, so that another order of addition gives other
+ * bits. */
 static float value(int lane, int i)
 {
     const struct kg_rng_key key = {5, KG_RNG_INIT};
@@ -96,7 +97,7 @@ static void lanes_are_added_along_the_tree(void **state)
     }
 }
 
-/* What is pushed leaves an empty lane; what is dropped leaves an empty sum. */
+/* Pushing a lane leaves the gradients zero; dropping leaves an empty sum. */
 static void a_dropped_sum_is_forgotten(void **state)
 {
     uint64_t before = kg_mem_current_bytes();
@@ -130,7 +131,8 @@ struct work {
     int calls, fails_at; /* 0: never */
 };
 
-/* Adds 1 / (1 + index) of each sequence to every element: a sum whose order shows. */
+/* Adds 1 / (1 + index (i + 1)) of each sequence to element i: the order shows in the
+ * bits. */
 static kg_status add_sequences(void *context, const size_t *list, size_t n,
                                struct kg_err *e)
 {
@@ -164,7 +166,8 @@ static kg_status run_lanes(float *host, struct kg_lane_sum *s, struct kg_slab *g
     return kg_slab_read(host, grads, 0, N, e);
 }
 
-/* Whatever lane fails: the next update has the bits of one that nothing came before. */
+/* Whichever lane fails, the next update has the bits of one without a failure before
+ * it. */
 static void an_update_that_is_given_up_leaves_nothing(void **state)
 {
     uint64_t before = kg_mem_current_bytes();

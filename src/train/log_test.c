@@ -1,6 +1,6 @@
-/* To a reader the events of a run are the lines of its metrics.jsonl: from the start,
- * behind a resume that cut lines off, and where they were off or failed for a while. And
- * a run does not end because they cannot be written. */
+/* TensorBoard's events of a run are, to a reader, the lines of its metrics.jsonl: from
+ * the start, after a resume that cut lines off, and where events were off or failed for a
+ * while. A run does not end because events cannot be written. */
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
@@ -28,7 +28,7 @@ static void train(const char *dir, bool resume, const char *const *extra)
     kg_config_free(config);
 }
 
-/* The next scalar that is not void. */
+/* The next scalar that is not void, or NULL. */
 static const struct scalar *next_scalar(size_t *at)
 {
     while (*at < found.n && found.scalar[*at].is_void)
@@ -55,7 +55,8 @@ static void line_is_said(const struct kg_json_doc *line, size_t *at)
     }
 }
 
-/* The events of RUN/FOLDER are the lines of these phases.   returns how many files */
+/* The events of RUN, or of RUN/sft, must be the log's lines of that phase.   returns the
+ * number of event files */
 static int events_are_the_lines(const char *run, bool sft)
 {
     struct kg_jsonl *log;
@@ -84,7 +85,7 @@ static int events_are_the_lines(const char *run, bool sft)
     return files;
 }
 
-/* As a kill before that checkpoint was saved leaves it. */
+/* As a kill before that checkpoint was saved. */
 static void forget(const char *run, const char *checkpoint)
 {
     char path[256];
@@ -114,8 +115,9 @@ static void steps_that_a_resume_does_again_are_said_once(void **state)
     assert_int_equal(events_are_the_lines(ROOT "/again", true), 1);
 }
 
-/* The checkpoint of step 0 is older than the validation of step 0, and a run that is
- * resumed to do nothing still takes back what was cut off. */
+/* The checkpoint of step 0 is older than the validation at step 0, so a resume logs it
+ * again. A run resumed for no steps must still void the events of lines that were cut
+ * off. */
 static void a_validation_behind_its_checkpoint_is_said_once(void **state)
 {
     static const char *const two[] = {"train.steps=2", "checkpoint.keep=9", NULL};
@@ -167,7 +169,7 @@ static void switched_on_late_they_begin_with_what_the_log_has(void **state)
     train(ROOT "/late", true, on);
     assert_int_equal(events_are_the_lines(ROOT "/late", false), 1);
     assert_int_equal(events_are_the_lines(ROOT "/late", true), 1);
-    train(ROOT "/late", true, on); /* nothing is missing of the warm start */
+    train(ROOT "/late", true, on); /* SFT's events are complete */
     assert_int_equal(events_are_the_lines(ROOT "/late", true), 1);
 }
 
@@ -184,11 +186,11 @@ static void what_was_logged_while_they_were_off_is_said_in_the_end(void **state)
     assert_int_equal(read_events(&found, ROOT "/gap"), 1);
     train(ROOT "/gap", true, on);
     assert_int_equal(events_are_the_lines(ROOT "/gap", false), 2);
-    assert_int_equal(found.last_start, 2); /* no earlier than it must */
+    assert_int_equal(found.last_start, 2); /* no earlier than needed */
     assert_int_equal(events_are_the_lines(ROOT "/gap", true), 1);
 }
 
-/* Cut the one event file of a folder to half, as a disk that was full leaves it. */
+/* Cuts the one event file of a folder in half, as a full disk would. */
 static void lose_half(const char *folder)
 {
     struct kg_str file = {0};
@@ -222,7 +224,7 @@ static void what_they_lack_since_they_failed_is_said_by_a_resume(void **state)
     assert_in_range(found.last_start, 1, 3);
 }
 
-/* A file stands where the folder would be. */
+/* A file has the name of the events' folder. */
 static void a_run_goes_on_without_them(void **state)
 {
     struct opened o;

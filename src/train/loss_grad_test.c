@@ -1,11 +1,11 @@
-/* From a loss to the weights: the gradient that backward leaves in an fp32 model, against
- * finite differences of the model and the plain version of the loss, for every surrogate
- * and every KL estimator.
+/* From a loss to the weights: the gradient that backward computes in an fp32 model,
+ * against finite differences of the model and the plain version of the loss, for every
+ * surrogate and every KL estimator.
  *
- * Along a direction u of the weights the loss has the slope <g, u>. What the log-probs
- * do along u is measured once, over the whole vocabulary, by differences of the forward;
- * what the loss makes of log-probs comes from plain_testing.h, with everything held that
- * a formula detaches. Their product must be the slope.
+ * Along a direction u of the weights the loss has the slope <g, u>. How the log-probs
+ * change along u is measured once, over the whole vocabulary, by differences of the
+ * forward. How the loss depends on log-probs comes from plain_testing.h, with everything
+ * constant that a formula detaches. Their product must be the slope.
  */
 #include "model/rows_testing.h"
 
@@ -23,7 +23,7 @@ enum {
     ROWS = 22
 };
 
-/* of the gradient's norm; a direction has length 1 in every weight */
+/* relative to the gradient's norm; a direction is standard normal in every weight */
 static const double tolerance = 5e-4;
 
 static const int lengths[N_SEQS] = {9, 12, 4};
@@ -52,7 +52,7 @@ static double direction(int64_t i, int d)
     return noise((uint64_t)i, 100 + (uint32_t)d);
 }
 
-/* Every token but the first of each sequence, at every id of the vocabulary. */
+/* Packs the sequences and asks for every token but the first, at every id. */
 static void pack(struct kg_rows *p, const struct kg_model *m)
 {
     int32_t every[V];
@@ -82,7 +82,7 @@ static void forward(enum kg_rows_kl kl)
     assert_int_equal(wanted->n_rows, ROWS);
 }
 
-/* ---- what the log-probs do along a direction: differences of fourth order ---- */
+/* ---- change of log-probs along a direction: fourth-order differences ---- */
 
 static void add_difference(int d, double at, double factor)
 {
@@ -110,7 +110,7 @@ static void measure_directions(void)
     NEED(kg_model_refresh(model, err));
 }
 
-/* ---- the batch: old policy and sampler near the model, the anchor a model ---- */
+/* ---- the batch: old policy and sampler near the model, and an anchor model ---- */
 
 static void top_of(int *top, const double *lp)
 {
@@ -160,7 +160,7 @@ static void make_batch(void)
     }
 }
 
-/* The anchor's rows come from the same pack through the anchor. */
+/* The anchor's log-probs come from the same pack through the anchor. */
 static void read_anchor(void)
 {
     struct kg_rows_opts opts = {.max_tokens = ROOM, .max_k = V};
@@ -186,7 +186,7 @@ static int open_all(void **state)
     (void)state;
     model = small_model(V, 1);
     anchor = small_model(V, 2);
-    /* an anchor near the model: clamps are not what is tested here */
+    /* near the model, because clamps are not tested here */
     for (int64_t i = 0; i < model->n_elements; i++)
         anchor->master.data[i] = 0.8f * model->master.data[i] +
                                  0.2f * anchor->master.data[i];
@@ -213,7 +213,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- the loss, as a step of training takes it ---- */
+/* ---- the loss as in a training step ---- */
 
 static struct rows {
     int64_t begin[N_SEQS + 1];

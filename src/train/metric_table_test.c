@@ -1,5 +1,5 @@
 /* The table of metrics and the runs agree: every number that a run writes has a row, and
- * every row is written by one of a few runs that have everything switched on. */
+ * every row gets a number in one of a few runs, which together switch everything on. */
 #include "train/rl_testing.h"
 
 #include "base/clock.h"
@@ -43,7 +43,7 @@ static const char *const episodes[] = {"episode.env=calculator", "episode.turns=
                                        "episode.context=64",     "episode.window=16",
                                        "algo.reproduction=true", NULL};
 
-/* Of a model with experts, whose load is evened. */
+/* A model with experts and the loss that balances their load. */
 static const char *const balanced[] = {"model.path=" ROOT "/model",
                                        "train.router_aux=0.01",
                                        "train.steps=1",
@@ -51,7 +51,7 @@ static const char *const balanced[] = {"model.path=" ROOT "/model",
                                        "sft.batch=4",
                                        NULL};
 
-/* Graded by a program. */
+/* Graded by an external program. */
 static const char *const external[] = {"task.name=external",
                                        "task.command=sed -u 's/.*/{\"score\": 1, "
                                        "\"words\": 2}/'",
@@ -78,14 +78,14 @@ static void train_and_look(const char *dir, const char *const *extra)
     metrics_have_rows(dir, seen);
 }
 
-/* With the characters of the task for a tokenizer. */
+/* The model gets the characters of the digit task as tokenizer. */
 static void train_with_experts(const char *dir)
 {
     assert_int_equal(system("cp -r tests/data/reference/qwen3_moe " ROOT
                             "/model && cp -f " DATA "/token* " ROOT "/model"),
                      0);
     train_and_look(dir, balanced);
-    /* two experts a token: 0.01 x 2 where all have the same */
+    /* two experts per token: 0.01 x 2 with an even load */
     assert_true(fabs(last_metric(dir, "loss/router_aux") - 0.02) < 0.005);
     assert_true(last_metric(dir, "experts/load_max") >= 1);
     assert_true(last_metric(dir, "experts/load_worst") >=
@@ -93,7 +93,7 @@ static void train_with_experts(const char *dir)
     assert_true(last_metric(dir, "experts/entropy") <= log(6));
 }
 
-/* As one of three ranks. */
+/* Trains as one of three ranks, of which one samples. */
 static int train_as_rank(struct kg_ranks *r, void *user)
 {
     static const char *const extra[] = {"train.steps=1", "train.lanes=3", "rollout.lag=1",
@@ -107,7 +107,7 @@ static int train_as_rank(struct kg_ranks *r, void *user)
     return status != KG_OK;
 }
 
-/* Its three numbers of each, and who was waited for. */
+/* Every rank has its three times, and the log names the slowest. */
 static void train_on_ranks(char *dir)
 {
     static const char *const what[] = {"sampling", "waiting", "exchange"};
@@ -124,7 +124,7 @@ static void train_on_ranks(char *dir)
             assert_true(last_metric(dir, name) >= 0);
         }
     }
-    assert_true(last_metric(dir, "seconds/sampling/rank/0") == 0); /* it trains */
+    assert_true(last_metric(dir, "seconds/sampling/rank/0") == 0); /* rank 0 trains */
     assert_true(last_metric(dir, "seconds/sampling/rank/2") > 0);
     metrics_have_rows(dir, seen);
 }
@@ -142,7 +142,8 @@ static void the_slowest_rank_waits_least(void **state)
     assert_true(kg_metrics_get(&log, "seconds/exchange/rank/1", -1) == 9);
 }
 
-/* ---- episodes: the digit model knows no tool, so one that answers with a digit ---- */
+/* ---- episodes: the digit model cannot call a tool, so every turn gets a digit back
+ * ---- */
 
 static kg_status digit_open(void **state, const struct kg_env_opts *opts,
                             struct kg_err *err)
@@ -247,7 +248,7 @@ static void groups_are_contiguous_and_have_titles(void **state)
     }
 }
 
-/* A row that has no plot is the error of one that has. */
+/* A row without a plot is the standard error of a row with one. */
 static void errors_belong_to_metrics(void **state)
 {
     char name[KG_METRIC_NAME];
@@ -270,12 +271,12 @@ static void errors_belong_to_metrics(void **state)
 
 static void errors_are_over_prompts(void **state)
 {
-    /* two prompts of means 0 and 1 */
+    /* two prompts with the means 0 and 1 */
     assert_true(fabs(kg_metrics_stderr(2, 1, 1) - 0.5) < 1e-15);
     assert_true(kg_metrics_stderr(1, 3, 9) == 0);
     /* 1, 2, 4 and 5: a variance of 10 / 3 */
     assert_true(fabs(kg_metrics_stderr(4, 12, 46) - sqrt(10.0 / 12)) < 1e-15);
-    assert_true(kg_metrics_stderr(3, 0.3, 0.03) >= 0); /* equal, but for rounding */
+    assert_true(kg_metrics_stderr(3, 0.3, 0.03) >= 0); /* equal except for rounding */
     (void)state;
     assert_true(last_metric(ROOT "/regions", "reward/mean_stderr") > 0);
     assert_true(last_metric(ROOT "/regions", "reward/mean_stderr") <

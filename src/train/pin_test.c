@@ -1,4 +1,5 @@
-/* Tests of what names of a recipe are made when a run begins, and when it goes on. */
+/* What names in a recipe become (commits, paths, the day) when a run starts, and when it
+ * resumes. */
 #include "base/folder_testing.h"
 
 #include "data/hub.h"
@@ -80,7 +81,7 @@ static void is_pinned(const struct kg_config *config, const char *commit)
     assert_string_equal(r.model.path, path);
 }
 
-/* As the run's folder has it. */
+/* Writes the config as the run's folder has it. */
 static void keep_config(const struct kg_config *config)
 {
     struct kg_str text = {0};
@@ -138,7 +139,7 @@ static void a_resumed_run_keeps_its_commit(void **state)
     need(kg_pin(config, false, kg_chat_today(), &err));
     keep_config(config);
     kg_config_free(config);
-    put("hub/models--org--tiny/refs/main", COMMIT_B); /* something newer was fetched */
+    put("hub/models--org--tiny/refs/main", COMMIT_B); /* a newer commit was fetched */
     config = recipe_with("org/tiny");
     need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_A);
@@ -147,7 +148,7 @@ static void a_resumed_run_keeps_its_commit(void **state)
     need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_B);
     kg_config_free(config);
-    config = recipe_with("org/tiny@main"); /* as said: what main is now */
+    config = recipe_with("org/tiny@main"); /* as given: what main is now */
     need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_B);
     kg_config_free(config);
@@ -185,8 +186,8 @@ static void has_date(bool resume, const char *more, const char *date)
     kg_config_free(config);
 }
 
-/* The day of the start, where the template asks for one: a resumed run has its own, and a
- * day that is given stays. */
+/* If the template asks for the day, a run gets the day of its start. A resumed run keeps
+ * its day, and a given day stays. */
 static void a_run_keeps_the_day_that_its_template_asks_for(void **state)
 {
     static const char dated[] = "{{ strftime_now('%d %b %Y') }}{{ messages }}";
@@ -213,12 +214,12 @@ static void a_run_keeps_the_day_that_its_template_asks_for(void **state)
     has_date(true, NULL, "2020-02-29");
     has_date(true, "data.date=2020-03-01", "2020-03-01"); /* refused by the comparison */
     has_date(false, "data.chat_template=none", "");
-    has_date(false, "data.train=[]", ""); /* text alone: no template is looked for */
-    put(model, "{% if");                  /* said where the run opens it */
+    has_date(false, "data.train=[]", ""); /* plain text: no template is read */
+    put(model, "{% if");                  /* reported when the run opens it */
     has_date(false, NULL, "");
 }
 
-/* The inputs of a run that began from the commit that `from` names. */
+/* The inputs of a run that started from the commit that `from` names. */
 static void manifest_of(struct kg_str *out, const char *from)
 {
     struct kg_config *config = recipe_with(from);
@@ -291,7 +292,7 @@ static struct kg_config *searching(const char *where)
     return config;
 }
 
-/* Of an index it is read, so it is pinned; a server has its own. */
+/* A local index needs its encoder, so that model is pinned. A server has its own. */
 static void the_encoder_of_an_index_is_a_model_too(void **state)
 {
     struct kg_config *own = searching("wiki.db"),

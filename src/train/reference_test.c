@@ -1,5 +1,5 @@
-/* A second checkpoint is taken when its ids mean the same, and refused with what
- * differs. */
+/* A second checkpoint is accepted if its ids mean the same tokens; else the error names
+ * the difference. */
 #include "train/open/open.h"
 
 #include "base/file.h"
@@ -52,7 +52,7 @@ static void expect_refused(const char *dir, const char *words)
         fail_msg("expected '%s', found: %s", words, err.message);
 }
 
-/* The digit checkpoint with another file of ids. */
+/* Copies the digit checkpoint with another file of ids. */
 static void digits_with_ids(const char *ids)
 {
     assert_int_equal(system("rm -rf " ROOT " && mkdir -p " ROOT " && cp " DIGITS
@@ -85,7 +85,7 @@ static void other_bytes_of_an_id_are_refused_with_the_id(void **state)
 
     (void)state;
     assert_int_equal(kg_file_read(&ids, DIGITS "/token_ids.json", 1 << 16, &err), KG_OK);
-    for (size_t i = 0; i < ids.len; i++) /* 3 and 4 change places */
+    for (size_t i = 0; i < ids.len; i++) /* swaps 3 and 4 */
         if (ids.data[i] == '"' && ids.data[i + 2] == '"')
             ids.data[i + 1] = ids.data[i + 1] == '3'   ? '4'
                               : ids.data[i + 1] == '4' ? '3'

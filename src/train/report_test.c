@@ -1,6 +1,5 @@
-/* The page of plots: whole by itself, every metric with its meaning, gaps as gaps,
- * several runs over each other, text as it stands, and a size that does not grow with the
- * run. */
+/* The page of plots: complete in one file, every metric with its meaning, gaps as gaps,
+ * several runs in one plot, text escaped, and a size that does not grow with the run. */
 #include "report/report.h"
 
 #include "base/folder_testing.h"
@@ -91,7 +90,7 @@ static void has(const char *part)
         fail_msg("the page has no: %s", part);
 }
 
-/* The plot that begins with this title, to its end.   valid until the next call */
+/* The plot with this title, to its end.   valid until the next call */
 static const char *plot_titled(const char *title)
 {
     static char text[1 << 16];
@@ -110,7 +109,7 @@ static const char *plot_titled(const char *title)
     return text;
 }
 
-/* How often the pen is set down in the line (class l) of colour c0. */
+/* The number of separate strokes in the line (class l) of colour c0. */
 static int strokes(const char *plot)
 {
     const char *path = strstr(plot, "<path class=\"l c0");
@@ -124,7 +123,7 @@ static int strokes(const char *plot)
 
 static void assert_balanced(void)
 {
-    /* cells and code in cells are closed by what follows */
+    /* cells, and code in cells, are closed implicitly */
     static const char *const tags[] = {"svg",   "figure", "figcaption", "details", "div",
                                        "table", "span",   "b",          "h1"};
 
@@ -138,7 +137,7 @@ static void assert_balanced(void)
     }
 }
 
-/* Nothing that a browser would fetch or run. */
+/* The page must contain nothing that a browser would fetch or run. */
 static void assert_alone(void)
 {
     static const char *const parts[] = {"<script", "http:",   "https:", "src=", "url(",
@@ -226,7 +225,7 @@ static void every_metric_is_there_with_what_it_means(void **state)
     has("<b>mine</b> (not known to this version of kedge)");
     has("val_anchor/entropy<td class=\"n\">2<td class=\"w\">of the anchor: entropy of");
     has("<summary>Other numbers</summary>");
-    /* what never changed is a row and no plot */
+    /* a metric that never changed has a row and no plot */
     has("<th scope=\"row\">policy/clip_dual<td class=\"n\">0<td class=\"w\">share of "
         "tokens clipped at the bound of dual clip");
     assert_int_equal(count("<b>policy/clip_dual</b>"), 0);
@@ -240,12 +239,13 @@ static void gaps_are_gaps(void **state)
     assert_int_equal(strokes(plot_titled("KL")), 2);
     assert_non_null(strstr(plot_titled("KL"), "(1 not finite)"));
     assert_int_equal(strokes(plot_titled("accuracy")), 1);
-    /* a shade where there is an error */
+    /* the band of an error */
     assert_non_null(strstr(plot_titled("accuracy"), "<path class=\"b c0"));
     assert_null(strstr(plot_titled("KL"), "<path class=\"b c0"));
 }
 
-/* The vertices of the path of this class: x and y in turn.   returns how many numbers */
+/* out <- vertices of the path of this class, x and y alternating.   returns how many
+ * numbers */
 static int vertices(double *out, int most, const char *plot, const char *class)
 {
     const char *at = strstr(plot, class);
@@ -257,7 +257,7 @@ static int vertices(double *out, int most, const char *plot, const char *class)
         char *end;
         double x = strtod(at, &end);
 
-        if (end == at) { /* a letter; that of h0 is no vertex */
+        if (end == at) { /* a letter; the 0 of h0 is no vertex */
             at += *at == 'h' ? 2 : 1;
             continue;
         }
@@ -268,7 +268,8 @@ static int vertices(double *out, int most, const char *plot, const char *class)
     return n;
 }
 
-/* Steps 1, 2, (3,) 4 and numbers 1, 2, 4. */
+/* Steps 1, 2, (3,) 4 have the values 1, 2, 4, so distances in x and y are in proportion 1
+ * : 3. */
 static void places_are_in_proportion(void **state)
 {
     double v[16];
@@ -280,13 +281,14 @@ static void places_are_in_proportion(void **state)
     assert_true(fabs((v[2] - v[0]) * 3 - (v[4] - v[0])) < 0.5);
     assert_true(fabs((v[1] - v[3]) * 3 - (v[1] - v[5])) < 0.5);
     assert_true(v[5] < v[3] && v[3] < v[1] && v[5] > 0);
-    /* the shade of 0.25 +- 0.125 and 0.5 +- 0.0625: up forwards, down backwards */
+    /* the band of 0.25 +- 0.125 and 0.5 +- 0.0625: upper edge forwards, lower edge
+     * backwards */
     assert_int_equal(vertices(v, 16, plot_titled("accuracy"), "\"b c0"), 8);
     assert_true(v[0] == v[6] && v[2] == v[4]);
     assert_true(fabs((v[7] - v[1]) / (v[5] - v[3]) - 2) < 0.05);
 }
 
-/* A spike of one step in 15,000 reaches the top of the plot. */
+/* A spike of one step in 15,000 must reach the top of the plot. */
 static void a_spike_is_seen(void **state)
 {
     static double line[4096], shade[4096];
@@ -377,8 +379,8 @@ static size_t bytes_of(int steps)
     return page.len;
 }
 
-/* A plot has a vertex of a line and two of a shade for each of 268 columns, of at most 12
- * bytes each. */
+/* Two plots, each with one vertex of a line and two of a band in each of 268 columns; a
+ * vertex has at most 12 bytes. */
 static void the_page_does_not_grow_with_the_run(void **state)
 {
     size_t few = bytes_of(3), some = bytes_of(3000), many = bytes_of(15000);
@@ -454,7 +456,8 @@ static void a_folder_without_a_run_is_refused(void **state)
     assert_null(run);
 }
 
-/* The rest of the run is there; stderr says which line, as the page does. */
+/* A bad line is left out, and both stderr and the page say which; the rest of the run is
+ * shown. */
 static void what_is_left_out_is_said(void **state)
 {
     FILE *said = tmpfile();
@@ -518,7 +521,7 @@ static void survives_allocations_that_fail(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_dir, end)
 
-/* What a line of a dump needs for the page. */
+/* A line of a dump, with the keys that the page reads. */
 #define ANSWER(reward, tokens, text)                                                     \
     "{\"finish\":\"stop\",\"reward\":" reward ",\"prompt_n\":1,\"tokens\":[" tokens      \
     "],\"text\":\"" text "\"}\n"
@@ -553,7 +556,7 @@ static void answers_are_shown_over_the_course_of_the_run(void **state)
     assert_null(strstr(page.data, "ungraded<"));
 }
 
-/* Before its answer, as far as its tokens are the tokenizer's. */
+/* The prompt is shown before its completion if the tokenizer can decode its tokens. */
 static void a_prompt_is_shown_as_the_model_read_it(void **state)
 {
     static const char *const names[] = {"prompted"};
@@ -571,7 +574,7 @@ static void a_prompt_is_shown_as_the_model_read_it(void **state)
     assert_null(strstr(page.data, "<span class=\"q\">"));
 }
 
-/* One that cannot be read is warned of; the rest of the page is there. */
+/* An unreadable dump gives a warning; the rest of the page is complete. */
 static void a_damaged_dump_costs_its_answers_alone(void **state)
 {
     static const char *const names[] = {"damaged"};

@@ -1,6 +1,6 @@
-/* Fuzz target: what a run is resumed from beside its tensors. The input is the manifest
- * of a folder and a state.json: counters that read are written to a file that reads the
- * same, and a manifest that holds lists no more files than it has bytes.
+/* Fuzz target: what a run is resumed from, except its tensors. The input is a folder's
+ * manifest and a state.json. Counters that were read must read the same after they are
+ * written, and an accepted manifest lists no more files than it has bytes.
  */
 #include "train/keep/checkpoint.h"
 
@@ -66,7 +66,7 @@ int kg_fuzz_resume(const uint8_t *bytes, size_t n)
     fuzz_counters(state.text);
     unlink(state.text);
     unlink(manifest.text);
-    rmdir(dir); /* made anew by the next */
+    rmdir(dir); /* the next call makes it again */
     if (kg_mem_current_bytes() != before)
         abort();
     return 0;

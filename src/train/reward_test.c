@@ -1,5 +1,5 @@
-/* Between sampling and the loss: the KL in the reward, its controller, shaping by length,
- * dynamic sampling, greedy answers and sums of squares; and what a step says of them. */
+/* Between sampling and the loss: the KL in the reward, its controller, length penalties,
+ * dynamic sampling, greedy completions, sums of squares; and their metrics. */
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
@@ -10,12 +10,12 @@
 
 #define ROOT "build/test-runs/reward"
 
-/* One step of the run; the numbers that it logged are asked for one by one. */
+/* Runs one step; tests read the numbers that it logged one by one. */
 static void step(struct opened *o) { NEED(kg_rl_step(&o->run, err)); }
 
 /* ---- the KL in the reward ---- */
 
-/* What answer i of hand-made trajectories is worth with the KL taken off. */
+/* The reward of hand-made trajectory i, minus its KL. */
 static double worth(const struct kg_rl_batch *b, size_t i, double beta)
 {
     double r = b->trajs[i].reward;
@@ -63,8 +63,8 @@ static void the_kl_comes_off_the_reward_and_leaves_the_loss(void **state)
     }
 }
 
-/* Off the advantage of every token of the model; what a tool wrote between them has no
- * KL and passes on what follows it. */
+/* The KL is subtracted from the advantage of every token of the model. A tool's tokens
+ * have no KL, and with advantage-future they pass on the KL of later tokens. */
 static void the_kl_comes_off_advantages_of_single_tokens(void **state)
 {
     static const char *const places[] = {"kl.in=advantage", "kl.in=advantage-future"};
@@ -109,7 +109,7 @@ static void the_kl_comes_off_advantages_of_single_tokens(void **state)
     }
 }
 
-/* A run logs it, steers by it, and goes on where it was broken off. */
+/* A run logs the KL, adapts beta to it, and resumes to the same bits. */
 static void a_run_of_it_is_resumed_to_the_bit(void **state)
 {
     static const char *const keys[] = {
@@ -137,11 +137,11 @@ static void a_run_of_it_is_resumed_to_the_bit(void **state)
     assert_true(last_metric(dirs[0], "kl/taken_max") > 0);
     assert_true(last_metric(dirs[0], "kl/value") != 0);
     assert_true(last_metric(dirs[0], "loss/kl") == 0);
-    assert_true(last_metric(dirs[0], "kl/beta") != 0.05); /* steered */
+    assert_true(last_metric(dirs[0], "kl/beta") != 0.05); /* adapted */
 }
 
-/* With every answer worth the same, the KL alone makes advantages: the step has something
- * to learn where without it nothing moves. */
+/* All rewards are 0, so only the KL gives advantages: the step has a gradient, and
+ * without the KL it has none. */
 static void the_kl_alone_moves_weights(void **state)
 {
     static const char *const with[] = {"kl.in=reward",
@@ -167,7 +167,7 @@ static void the_kl_alone_moves_weights(void **state)
 
 /* ---- several rewards ---- */
 
-/* low: the answer begins with 1 or 2; all: 1 for every answer. */
+/* low: 1 if the completion begins with 1 or 2; all: 1 for every completion. */
 #define SEVERAL                                                                          \
     "task.name=external",                                                                \
         "task.rewards=[low=external sed -u -E -f " ROOT                                  \
@@ -225,7 +225,7 @@ static void run_is_refused(const char *const *extra, const char *part)
     kg_config_free(config);
 }
 
-/* The reward that all answers earn has no part in it. */
+/* The reward that every completion gets contributes nothing. */
 static void gdpo_takes_each_reward_by_itself(void **state)
 {
     static const char *const each[] = {SEVERAL, "algo.advantage=gdpo", NULL};
@@ -254,9 +254,9 @@ static void gdpo_takes_each_reward_by_itself(void **state)
     run_is_refused(idle, "task.command");
 }
 
-/* ---- the KL beside advantages of a batch deviation ---- */
+/* ---- the KL in the loss with advantages divided by a batch deviation ---- */
 
-/* KL of the loss for hand-made trajectories, and what the advantages divided by. */
+/* The loss's KL for hand-made trajectories, and the divisor of their advantages. */
 static double kl_of_step(double *std, const char *advantage)
 {
     const char *extra[] = {advantage, "kl.estimator=k2", "kl.beta=0.1",
@@ -314,7 +314,7 @@ static void the_coefficient_follows_the_kl_of_the_step_before(void **state)
             assert_true(fabs(o.run.state.count.kl_beta / beta - 1) < 1e-12);
             beta = o.run.state.count.kl_beta;
         }
-        assert_true(beta > 0.12); /* far above the target: up by 1.08 a step */
+        assert_true(beta > 0.12); /* far above the target: x 1.08 per step */
         close_run(&o);
     }
 }
@@ -334,7 +334,7 @@ static void without_a_target_the_coefficient_stays(void **state)
     close_run(&o);
 }
 
-/* ---- shaping by length ---- */
+/* ---- length penalties ---- */
 
 static void long_answers_are_fined_and_the_task_s_reward_stays(void **state)
 {
@@ -389,13 +389,13 @@ static void a_buffer_longer_than_the_answers_is_refused(void **state)
 
 enum { WANTED = 4, ROW = 64 };
 
-/* An answer is right when it begins with 1 or 2: of four, some are in some prompts. */
+/* Right if the completion begins with 1 or 2: in some prompts, some of four are. */
 #define BEGINS_LOW                                                                       \
     "task.name=external",                                                                \
         "task.command=sed -u -E 's/.*\"response\": *\"[12].*/{\"score\": 1}/; t; "       \
         "s/.*/{\"score\": 0}/'"
 
-/* Trajectories of the same draw and sample are the same. */
+/* Trajectories with the same draw and sample must be equal. */
 static void assert_same_answer(const struct kg_traj *a, const struct kg_traj *b)
 {
     assert_int_equal(a->draw, b->draw);
@@ -414,8 +414,8 @@ static bool all_equal(const struct kg_rl_batch *b, size_t first)
     return true;
 }
 
-/* The next ROW prompts of the run, plainly sampled: what dynamic sampling must pick its
- * prompts from. */
+/* The next ROW prompts of the run, sampled without dynamic sampling, which must choose
+ * its prompts from these. */
 static void sample_row(struct kg_rl_batch *row)
 {
     static const char *const extra[] = {BEGINS_LOW, "rollout.prompts=64", NULL};
@@ -426,7 +426,7 @@ static void sample_row(struct kg_rl_batch *row)
     close_run(&o);
 }
 
-/* Trajectory i of the batch is one of the row's: by its draw. */
+/* The row's trajectory with the draw and sample of t. */
 static const struct kg_traj *of_row(const struct kg_rl_batch *row,
                                     const struct kg_traj *t)
 {
@@ -434,8 +434,8 @@ static const struct kg_traj *of_row(const struct kg_rl_batch *row,
     return &row->trajs[t->draw * (size_t)row->group + (size_t)t->sample];
 }
 
-/* The first WANTED mixed prompts of the row are learned from, in its order, however many
- * prompts a generation batch holds. */
+/* Training must use the first WANTED mixed prompts of the row, in its order, for any size
+ * of the generation batch. */
 static void check_learned(const struct kg_rl_batch *b, const struct kg_rl_batch *row)
 {
     size_t at = 0, groups = 0;
@@ -487,7 +487,7 @@ static void the_first_mixed_prompts_of_the_row_are_learned_from(void **state)
         NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
         check_learned(&b, &row);
         check_counts(&b);
-        assert_int_equal(b.n_trajs, b.n_learned); /* no KL: the others are aside */
+        assert_int_equal(b.n_trajs, b.n_learned); /* no KL: the rest is in spare */
         for (size_t t = 0; t < b.n_spare; t++)
             assert_same_answer(&b.spare[t], of_row(&row, &b.spare[t]));
         assert_int_equal(o.run.state.count.prompts, 0);
@@ -497,7 +497,7 @@ static void the_first_mixed_prompts_of_the_row_are_learned_from(void **state)
     kg_rl_batch_release(&row);
 }
 
-/* Prepared and trained on, under `filter`; what the loss saw is in totals. */
+/* Prepares and trains a batch under `filter`; totals has what the loss saw. */
 static void train_dynamic(struct kg_rl_batch *b, struct kg_rl_totals *totals,
                           const char *filter, const char *updates)
 {
@@ -532,8 +532,8 @@ static int64_t tokens_learned(const struct kg_rl_batch *b)
     return n;
 }
 
-/* Every answer that was sampled is in the KL; those that are learned from alone are in
- * the policy term and in the mean that advantages are taken against. */
+/* The KL covers all sampled completions. The policy term, and the mean for advantages,
+ * cover only those that are learned from. */
 static void the_kl_is_of_everything_that_was_sampled(void **state)
 {
     struct kg_rl_batch row = {0}, b = {0};
@@ -580,8 +580,8 @@ static void after_the_filter_the_kl_is_of_what_is_left(void **state)
     kg_rl_batch_release(&b);
 }
 
-/* Each of as many updates as prompts has one prompt to learn from, wherever the dropped
- * ones stand; all tokens have their turn. */
+/* With as many updates as prompts, each update has one prompt to learn from, wherever
+ * dropped prompts are; every token is in one update. */
 static void updates_share_the_prompts_that_are_learned_from(void **state)
 {
     struct kg_rl_batch b = {0};
@@ -595,7 +595,7 @@ static void updates_share_the_prompts_that_are_learned_from(void **state)
     kg_rl_batch_release(&b);
 }
 
-/* The next step goes on where the row was left; all that was sampled is dumped. */
+/* The next step continues in the row after the last prompt. All samples are dumped. */
 static void a_step_counts_the_prompts_that_it_took(void **state)
 {
     static const char *const extra[] = {BEGINS_LOW, "rollout.dynamic=true",
@@ -662,8 +662,8 @@ static void dynamic_sampling_needs_groups_and_oversampling_needs_it(void **state
 
 /* ---- what some advantages need ---- */
 
-/* The baseline is the reward of the answer at temperature 0, fined for its length as the
- * others; it is sampled once a prompt and not trained on. */
+/* The baseline is the reward of the completion at temperature 0, with its length penalty.
+ * It is sampled once per prompt and not trained. */
 static void a_greedy_answer_is_the_baseline_of_its_prompt(void **state)
 {
     static const char *const extra[] = {"algo.advantage=remax",
@@ -705,8 +705,8 @@ static void a_greedy_answer_is_the_baseline_of_its_prompt(void **state)
     close_run(&o);
 }
 
-/* sum_v p_v^2 of the policy of old_logp, token for token, against every log-prob; then
- * the step that needs it. */
+/* sum_v p_v^2 under the policy of old_logp, per token, against all log-probs; then a step
+ * that needs it. */
 static void sums_of_squares_are_those_of_the_old_policy(void **state)
 {
     static const char *const extra[] = {"algo.advantage=token-baseline",
@@ -721,7 +721,7 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
     open_run(&o, ROOT "/squares", extra);
     make_trajs(&b, 0, false);
     NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
-    assert_int_equal(b.own_passes, 2); /* old log-probs, these sums; counted as work */
+    assert_int_equal(b.own_passes, 2); /* old log-probs and these sums count as work */
     assert_int_equal(b.anchor_passes, 0);
     for (int i = 0; i < MOST * VOCAB; i++)
         ids[i] = i % VOCAB;
@@ -754,8 +754,8 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
 
 /* ---- sequence masks ---- */
 
-/* On-policy no answer is away from the sampler; after the first update every one is, and
- * a bound of next to nothing leaves the second update without a gradient. */
+/* On-policy no completion differs from the sampler. After the first update every one
+ * does, and this tiny bound leaves the second update without a gradient. */
 static void a_mask_stops_the_update_that_went_too_far(void **state)
 {
     static const char *const extra[] = {
@@ -775,8 +775,8 @@ static void a_mask_stops_the_update_that_went_too_far(void **state)
 
 /* ---- memory ---- */
 
-/* A step with everything on, its n-th allocation failing for many n: a status, and what
- * was taken is given back. */
+/* A step with all features, with its n-th allocation failing for many n: it returns a
+ * status and frees all memory. */
 static void a_step_survives_allocations_that_fail(void **state)
 {
     static const char *const extra[] = {BEGINS_LOW,
@@ -880,7 +880,7 @@ static void rewards_are_told_apart_by_source(void **state)
 #define QUARTER "a source of twenty-five b"
 #define LONGEST QUARTER QUARTER QUARTER QUARTER
 
-/* One record of each source. */
+/* Writes one record of each source. */
 static void put_sources(const char *a, const char *b)
 {
     char lines[1024];
@@ -895,7 +895,7 @@ static void put_sources(const char *a, const char *b)
     NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
 }
 
-/* As long as they may be, alike but for the last byte, and escaped in the log. */
+/* Names of maximal length that differ only in the last byte, escaped in the log. */
 static void sources_with_long_names_stay_two(void **state)
 {
     static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl",
@@ -934,13 +934,13 @@ static void a_source_too_long_for_a_metric_is_refused(void **state)
     assert_non_null(strstr(e.message, "data.train: expected a data_source"));
     assert_non_null(strstr(
         e.message, "at most 100 bytes, because it names metrics, found 101: 'a source"));
-    put_sources(LONGEST "!", LONGEST "!"); /* one source: no metric is named by it */
+    put_sources(LONGEST "!", LONGEST "!"); /* one source: it names no metric */
     NEED(kg_run_open(&run, config, err));
     kg_run_close(&run);
     kg_config_free(config);
 }
 
-/* Promise 1 in numbers: before the first update the policy is the sampler. */
+/* Promise 1 in metrics: before the first update the policy equals the sampler. */
 static void on_policy_there_is_no_mismatch(void **state)
 {
     static const char *const zero[] = {"mismatch/prob_mean", "mismatch/prob_std",

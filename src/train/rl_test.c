@@ -1,6 +1,6 @@
 /* An RL step on the digit checkpoint: flat arrays against hand-made trajectories with
  * observations in between, the exact KL, selection over the batch, and steps that must
- * not move a weight.
+ * not change a weight.
  */
 #include "train/rl_testing.h"
 
@@ -32,7 +32,7 @@ static void score(struct scores *s, const struct kg_model *m, const struct kg_tr
     score_one(m, &q, VOCAB, 0);
 }
 
-/* Loss token `at` of the batch against token j of t. */
+/* Compares loss token `at` of the batch with token j of t. */
 static void check_token(const struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
                         size_t j, const struct scores *anchor, const struct scores *model)
 {
@@ -93,15 +93,15 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     close_run(&o);
 }
 
-/* What an update made of answers of which one was cut by the limit. */
+/* An update on completions, one of which was cut by the limit. */
 struct filtered {
     uint64_t weights; /* their hash */
     double trained_tokens;
     int64_t kl_tokens, n, cut;
-    bool asked; /* the anchor, about the one that was cut */
+    bool asked; /* whether the anchor scored the cut one */
 };
 
-/* moved: what its anchor says is another thing. */
+/* moved: changes the anchor's weights */
 static void train_filtered(struct filtered *f, const char *after_filter, bool moved)
 {
     const char *const extra[] = {"kl.estimator=k3",
@@ -136,8 +136,8 @@ static void train_filtered(struct filtered *f, const char *after_filter, bool mo
     close_run(&o);
 }
 
-/* As the trainers that take truncated answers out before the update: no gradient of their
- * KL, no forward, no question to the anchor. */
+/* As in trainers that drop truncated completions before the update: these cost no KL
+ * gradient, no forward and no pass of the anchor. */
 static void filtered_answers_have_no_kl_and_cost_nothing(void **state)
 {
     struct filtered out, out_moved, in, in_moved;
@@ -156,7 +156,7 @@ static void filtered_answers_have_no_kl_and_cost_nothing(void **state)
     assert_true(in.weights != in_moved.weights && in.weights != out.weights);
 }
 
-/* The number of that name in the first line of the run that has it. */
+/* The number `name` in the first line of the run that has it. */
 static double first_metric(const char *dir, const char *name)
 {
     struct kg_str text = {0};
@@ -173,7 +173,7 @@ static double first_metric(const char *dir, const char *name)
     return value;
 }
 
-/* Steps of a truncating sampler: weights, and what its batch was. */
+/* Result of steps with truncated sampling: weights, and the metrics of its batch. */
 struct truncated {
     bool recorded;
     float *weights; /* (n) owned */
@@ -209,8 +209,9 @@ static void step_truncated(struct truncated *out, const char *dir, const char *f
     out->gap = first_metric(dir, "mismatch/first_update_max");
 }
 
-/* Full-softmax ratios of a nucleus, as the published search runs have them: nothing that
- * was kept is recorded, the weights are others, and what was cut is in the log. */
+/* algo.reproduction takes ratios of the full softmax under nucleus sampling, as published
+ * search runs do: no kept ids are recorded, the weights differ, and the log has the mass
+ * that was cut. */
 static void a_reproduction_has_ratios_of_the_full_softmax(void **state)
 {
     struct truncated on, off;
@@ -221,13 +222,13 @@ static void a_reproduction_has_ratios_of_the_full_softmax(void **state)
     assert_true(!on.recorded && off.recorded);
     assert_true(memcmp(on.weights, off.weights, on.n * sizeof *on.weights) != 0);
     assert_true(on.cut > 0.1 && on.cut_nats > 0.01 && on.cut_nats < -log(0.8));
-    assert_true(on.cut == off.cut && on.cut_nats == off.cut_nats); /* the same draws */
+    assert_true(on.cut == off.cut && on.cut_nats == off.cut_nats); /* the same samples */
     assert_true(on.gap == 0 && off.gap == 0);
     kg_mem_free(on.weights);
     kg_mem_free(off.weights);
 }
 
-/* What is asked of a sampler of another dtype runs in activations of that dtype. */
+/* Passes of a sampler with another dtype need activations of that dtype. */
 static void a_sampler_of_another_dtype_is_asked_too(void **state)
 {
     static const char *const asks[][4] = {
@@ -257,7 +258,7 @@ static void a_sampler_of_another_dtype_is_asked_too(void **state)
     }
 }
 
-/* The record is what a pass of the sampler's weights would say, to the bit. */
+/* The recorded log-probs are, to the bit, those of a pass with the sampler's weights. */
 static void the_iterative_anchor_is_the_record(void **state)
 {
     static const char *const extra[] = {
@@ -317,8 +318,8 @@ static void recomputed_old_log_probs_leave_the_record_alone(void **state)
     close_run(&o);
 }
 
-/* The packed rows of the update are those that were recorded, observations in between or
- * not: what the scorer says of every model token is what the update sees, to the bit. */
+/* The update's packed rows give every model token the scorer's log-prob to the bit, with
+ * observations in between or without. */
 static void an_update_sees_the_tokens_that_were_recorded(void **state)
 {
     static const char *const cut[] = {"rollout.top_p=0.9", "train.micro_tokens=16", NULL};
@@ -356,8 +357,8 @@ struct result {
     double loss, kl, norm;
 };
 
-/* One step against a disturbed anchor. record: ids a token instead of the configured
- * ones, as a config cannot ask for the whole vocabulary without getting the exact KL. */
+/* One step against a disturbed anchor. record: ids per token, if above 0. They are set
+ * here, because a config that asks for the whole vocabulary gets the exact KL instead. */
 static struct result one_step(const char *dir, const char *const *extra, int record)
 {
     struct opened o;
@@ -419,7 +420,7 @@ static void the_exact_kl_equals_top_k_over_the_whole_vocabulary(void **state)
 enum { WORDS = 512, CORPUS = 2000 };
 #define WORDY ROOT "/wordy"
 
-/* The tokenizer that the arithmetic task's own text gives. */
+/* Trains a tokenizer on the texts of the arithmetic task. */
 static void make_tokenizer(void)
 {
     static const char *const eos[] = {"<|endoftext|>"};
@@ -440,7 +441,7 @@ static void make_tokenizer(void)
     kg_dataset_release(&data);
 }
 
-/* Logits far from uniform, so that a KL has something to measure. */
+/* Its logits are far from uniform, so that a KL has something to measure. */
 static void make_wordy_model(void)
 {
     struct kg_model_opts opts = {.ct = KG_F32};
@@ -463,7 +464,7 @@ static void make_wordy_model(void)
     kg_model_free(m);
 }
 
-/* A vocabulary of several tiles, with a tokenizer that merges. */
+/* A vocabulary that spans several tiles, with a tokenizer that merges. */
 static void the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary(void **state)
 {
     static const char *const pairs[][2] = {
@@ -500,7 +501,8 @@ static void the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary(void **stat
     }
 }
 
-/* The row that `estimator` becomes with k ids in a vocabulary of any size. */
+/* row <- the estimator that `estimator` becomes with k ids in a vocabulary of this
+ * size. */
 static kg_status algo_row(char row[32], const char *estimator, const char *anchor, int k,
                           int64_t vocab, struct kg_err *err)
 {
@@ -570,10 +572,9 @@ static void batch_scope_does_not_depend_on_the_cut_into_micro_batches(void **sta
     }
 }
 
-/* ---- steps that must not move a weight ---- */
+/* ---- steps that must not change a weight ---- */
 
-/* Runs n steps from where a run begins and compares weights and anchor with what they
- * were. */
+/* Runs n steps from the start of RL and expects unchanged weights and anchor. */
 static struct kg_counters steps_that_stand_still(const char *dir,
                                                  const char *const *extra, int n)
 {
@@ -642,8 +643,8 @@ static void without_reward_the_anchor_holds_the_policy_where_it_is(void **state)
     }
 }
 
-/* The exact KL has a coefficient at every token, so these updates are made: with a
- * gradient of exactly zero. */
+/* The exact KL has a coefficient at every token, so these updates are made, but their
+ * gradient is exactly zero. */
 static void an_exact_kl_to_an_equal_anchor_has_no_gradient(void **state)
 {
     static const char *const estimators[] = {"kl.estimator=exact-reverse",
@@ -660,8 +661,8 @@ static void an_exact_kl_to_an_equal_anchor_has_no_gradient(void **state)
     }
 }
 
-/* clip-cov gives selected tokens no gradient: with bounds that select all, none is left,
- * in the same batch that moved the weights above. */
+/* clip-cov gives selected tokens no gradient. Bounds that select all tokens leave no
+ * gradient, in the batch that moved the weights above. */
 static void a_batch_that_is_selected_altogether_makes_no_update(void **state)
 {
     static const char *const extra[] = {"algo.surrogate=clip-cov",  "algo.cov_ratio=1",
@@ -688,7 +689,7 @@ static void a_run_relates_its_speed_to_the_ceiling(void **state)
     NEED(kg_train_run(config, false, false, err));
     share = last_metric(ROOT "/speed", "share_of_gemm_ceiling");
     kg_config_free(config);
-    /* above 1 where the machine was busy while the ceiling was measured */
+    /* above 1 if the machine was busy when the ceiling was measured */
     if (!(share > 0 && share < 10))
         fail_msg("expected a share of the ceiling, found %g", share);
 }

@@ -61,7 +61,7 @@ struct opened {
     struct kg_config *config;
 };
 
-/* From a config, which it takes over. */
+/* Opens a run from a config and takes ownership of it. */
 static inline void open_config(struct opened *o, struct kg_config *config)
 {
     o->config = config;
@@ -113,7 +113,7 @@ static inline double last_metric(const char *dir, const char *name)
 
 /* ---- hand-made trajectories ---- */
 
-/* One letter a token: p prompt, m model, t tool. */
+/* One letter per token: p prompt, m model, t tool. */
 static const char *const layouts[] = {"pppmmtttmmmt", "ppmtmtm", "pppppmmm",
                                       "pmmttttmmmmmtm"};
 enum { N_TRAJS = 4 };
@@ -147,7 +147,7 @@ static inline void push_model_token(struct kg_traj *t, size_t i, bool keep_ids)
     NEED(kg_traj_push(t, &step, err));
 }
 
-/* Trajectory 2 has no kept ids: the whole vocabulary was kept. */
+/* Trajectory 2 has no kept ids, which means the whole vocabulary. */
 static inline void make_trajs(struct kg_rl_batch *b, int top_k, bool keep_ids)
 {
     struct kg_err e;

@@ -1,5 +1,5 @@
-/* Tests of runs on several data files: shares of the prompts, templates, metrics by
- * source, what is refused, and that an interrupted run goes on to the same bits.
+/* Runs on several data files: shares of the prompts, templates, metrics by source,
+ * refusals, and that an interrupted run resumes to the same bits.
  */
 #define ROOT "build/test-run-data"
 #include "train/rl_testing.h"
@@ -11,7 +11,8 @@
 #define B ROOT "/b.jsonl"
 #define C ROOT "/c.jsonl"
 
-/* a: 3 problems without a source; b: 5 of the source "bee"; c: 2, one of them long. */
+/* a: 3 problems without a source; b: 5 of the source "bee"; c: 2, one of them too
+ * long. */
 static int write_files(void **state)
 {
     static const char *const names[] = {A, B, C};
@@ -73,7 +74,7 @@ static void files_are_one_set_and_each_is_counted(void **state)
     close_run(&o);
 }
 
-/* Files of one name are told apart by their folders, as far as that takes. */
+/* Files with the same name are named with as many of their folders as needed. */
 static void files_of_one_name_are_sources_of_their_own(void **state)
 {
     static const char *const paths[] = {ROOT "/nq/x/train.jsonl",
@@ -102,8 +103,8 @@ static void files_of_one_name_are_sources_of_their_own(void **state)
     kg_str_release(&list);
 }
 
-/* The same keys ask the same in training, evaluation and supervised training: question,
- * system prompt, template, opening and special tokens alike. */
+/* With the same keys, training, evaluation and SFT make the same prompt: question, system
+ * prompt, template, opening and special tokens. */
 static void training_and_evaluation_ask_the_same(void **state)
 {
     static const char jinja[] = "{% for m in messages %}{{ m.content }}:{% endfor %}";
@@ -155,7 +156,7 @@ static void training_and_evaluation_ask_the_same(void **state)
     kg_suite_release(&s);
 }
 
-/* A template that was named and renders nothing is a mistake, not a detail. */
+/* A chat template that was named but cannot be applied is refused. */
 static void a_chat_template_that_cannot_apply_is_refused(void **state)
 {
     static const char *const keys[] = {
@@ -233,7 +234,7 @@ static void each_file_has_its_template(void **state)
     close_run(&o);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void lists_that_do_not_fit_are_refused(void **state)
 {
@@ -272,7 +273,7 @@ static void lists_that_do_not_fit_are_refused(void **state)
     }
 }
 
-/* Weights are read before the files are: no more of them than there is room for. */
+/* Weights are read before the files, and their number is limited. */
 static void too_many_files_are_refused(void **state)
 {
     static const char *const keys[] = {"data.train", "data.weights"};
@@ -299,7 +300,7 @@ static void too_many_files_are_refused(void **state)
     kg_str_release(&list[1]);
 }
 
-/* The last val_loss of a run.   returns how many there are */
+/* last <- the last val_loss of a run.   returns how many it has */
 static int last_val_loss(double *last, const char *path)
 {
     static const char key[] = "\"val_loss\": ";
@@ -315,7 +316,7 @@ static int last_val_loss(double *last, const char *path)
     return n;
 }
 
-/* Supervised training needs a model and a file: no task and no data.train. */
+/* SFT needs a model and a file, but no task and no data.train. */
 static void supervised_training_needs_its_file_alone(void **state)
 {
     static const char *const keys[] = {
@@ -355,8 +356,8 @@ static void supervised_training_needs_its_file_alone(void **state)
     assert_true(after < before);
 }
 
-/* A grader of the user's is tried before anything is started, and a folder in which it
- * failed at the first step is free for the next attempt. */
+/* A user's grader is tried before anything starts. If it fails at the first step, the
+ * folder is free for the next attempt. */
 static void a_run_without_a_step_leaves_its_folder_free(void **state)
 {
     static const char *const keys[] = {
@@ -390,7 +391,7 @@ static void a_run_without_a_step_leaves_its_folder_free(void **state)
     kg_config_free(config);
 }
 
-/* Each external reward is tried, whatever the task, and each is said. */
+/* Each external reward is tried, whatever the task, and the plan reports each. */
 static void rewards_are_tried_one_by_one(void **state)
 {
     static const char *const keys[] = {
@@ -425,12 +426,12 @@ static void put_file(const char *path, const char *text)
     NEED(kg_file_write_atomic(path, text, strlen(text), err));
 }
 
-/* A grader that fails at the first step: manifest.json and config.yaml are left. */
+/* The grader fails at the first step, which leaves manifest.json and config.yaml. */
 static const char *const failing[] = {
     "task.name=external", "data.train=" A,       "data.val=" A, "train.steps=1",
     "task.command=false", "eval.at_start=false", NULL};
 
-/* A recipe, answers and notes of the user's are not the rest of an attempt. */
+/* A user's own recipe, data or notes are not taken for leftovers of an attempt. */
 static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
 {
     static const char *const files[] = {
@@ -454,7 +455,7 @@ static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
         NEED(kg_file_read(&text, files[i], 100, err));
         assert_string_equal(text.data, "mine: 1\n");
     }
-    /* a manifest that is none of a run's, a torn one, and lines of no run */
+    /* a manifest that is no run's, a torn one, and a log without a run */
     NEED(kg_file_remove_tree(ROOT "/own/config.yaml", err));
     put_file(ROOT "/own/manifest.json", "{\"format\": 3}");
     assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
@@ -468,7 +469,7 @@ static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
     kg_config_free(config);
 }
 
-/* Of an attempt's folder nothing goes but what has a name that kedge gives. */
+/* In an attempt's folder only files with names that kedge gives are removed. */
 static void what_stands_beside_an_attempt_stays(void **state)
 {
     static const char *const stay[] = {
@@ -500,7 +501,7 @@ static void what_stands_beside_an_attempt_stays(void **state)
     kg_config_free(config);
 }
 
-/* Worked answers of GSM8K are learned from under any task that reads them. */
+/* Worked answers of GSM8K are SFT responses under every task that reads them. */
 static void worked_answers_are_solutions_under_every_task(void **state)
 {
     static const char text[] = "{\"question\": \"1,4:9,2\", \"answer\": \"7#### 7\"}\n";
@@ -520,7 +521,7 @@ static void worked_answers_are_solutions_under_every_task(void **state)
     }
 }
 
-/* A warm start's fault is in a file, not in "one of them". */
+/* An error in SFT data names the file, not "one of them". */
 static void a_fault_names_its_file(void **state)
 {
     static const char text[] = "{\"prompt\": \"1,4:9,2\", \"answer\": \"7\"}\n";
@@ -540,7 +541,7 @@ static void a_fault_names_its_file(void **state)
     kg_config_free(config);
 }
 
-/* The check of gold answers is of each file, and names the one that fails. */
+/* Gold answers are checked in each file, and the error names the file. */
 static void a_gold_answer_of_any_file_stops_the_run(void **state)
 {
     static const char good[] = "{\"problem\": \"1\", \"answer\": \"1/2\"}\n";
@@ -622,7 +623,7 @@ static void an_interrupted_run_goes_on_in_the_same_mix(void **state)
     assert_same("rollouts/step-000003.jsonl.zst");
 }
 
-/* Needs the run of the test before it. */
+/* Uses the run of the test before it. */
 static void answers_are_told_apart_by_source(void **state)
 {
     static const char *const whats[] = {"reward", "accuracy", "length"};
@@ -689,7 +690,8 @@ static void the_plan_says_the_shares(void **state)
     kg_config_free(config);
 }
 
-/* A recipe's warm start that is switched off: RL goes on from its model elsewhere. */
+/* A recipe's SFT is switched off: its data file, which does not exist here, is not
+ * read. */
 static void a_warm_start_that_is_not_made_reads_no_file(void **state)
 {
     static const char recipe[] = "sft: {steps: 2, data: nowhere.jsonl}\n";

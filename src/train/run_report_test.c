@@ -1,5 +1,5 @@
-/* report.html of a run: there at every checkpoint and at the end, what `kedge report`
- * would make, absent where it is not asked for, and no reason to end a run. */
+/* report.html of a run: written at every checkpoint and at the end, equal to the page of
+ * `kedge report`, absent if switched off, and never a reason to end a run. */
 #include "train/rl_testing.h"
 
 #include "report/report.h"
@@ -18,7 +18,7 @@ static void train(const char *dir, bool resume, const char *const *extra)
     kg_config_free(config);
 }
 
-/* report.html is the page of what the run directory holds now. */
+/* report.html must be the page of what the run directory holds now. */
 static void the_page_is_current(const char *dir)
 {
     struct kg_report_run *run;
@@ -48,7 +48,7 @@ static void a_run_leaves_its_page(void **state)
     the_page_is_current(ROOT "/a");
 }
 
-/* The grader dies in the third step: the page of the second stands. */
+/* The grader fails in the third step: the page of the second step remains. */
 static void a_run_that_fails_leaves_its_page(void **state)
 {
     static const char *const extra[] = {

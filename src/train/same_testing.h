@@ -50,7 +50,7 @@ static inline bool is_measured(const char *key)
            strstr(key, "memory/") || strstr(key, "ceiling");
 }
 
-/* The next unmeasured one, from the i-th on; past the end if there is none. */
+/* Index of the next metric that is not measured, from i on; the size if there is none. */
 static inline size_t next_decided(const struct kg_json *line, size_t i)
 {
     while (i < kg_json_size(line) && is_measured(kg_json_key_at(line, i)))
@@ -104,7 +104,7 @@ static inline void assert_same_log(const char *a_dir, const char *b_dir)
     kg_str_release(&b);
 }
 
-/* The readable model of a checkpoint: all weights, or adapters. */
+/* Compares the model that a checkpoint has for users: all weights, or adapters. */
 static inline void assert_same_weights(const char *a, const char *b)
 {
     char path[512];
@@ -119,7 +119,7 @@ static inline void assert_same_weights(const char *a, const char *b)
     assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
 }
 
-/* Compares the files that `steps` steps produce, for runs with their own anchor. */
+/* Compares the files of `steps` steps, for runs whose anchor is saved. */
 static inline void assert_same_steps(const char *a, const char *b, int steps)
 {
     assert_same_weights(a, b);

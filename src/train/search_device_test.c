@@ -1,7 +1,7 @@
 /* A run whose index is on the device of its model (search.device=model): model and
- * retriever take turns there, in fp32, and the run is that of the CPU.
+ * retriever take turns there, in fp32, and the run equals that of the CPU.
  *
- * On emulated kernels, or on the backend that KEDGE_TEST_BACKEND names.
+ * Uses emulated kernels, or the backend that KEDGE_TEST_BACKEND names.
  */
 #include "train/rl_testing.h"
 
@@ -36,8 +36,8 @@ static const char *const base[] = {"model.dtype=fp32",
                                    "run.threads=1",
                                    NULL};
 
-/* The turns are learned on the CPU; the runs compared begin with one step that moves
- * nothing. */
+/* The turns are learned on the CPU. The compared runs start with one SFT step whose rate
+ * is so small that it changes nothing. */
 static const char *const sft[] = {"model.path=" ROOT "/model", "sft.steps=60",
                                   "sft.lr=2e-2", "train.steps=0", NULL};
 /* clang-format off */

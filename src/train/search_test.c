@@ -1,8 +1,9 @@
-/* Training of a search agent: against a server that can go down it stops behind its last
- * whole step and goes on with the same bits, or the model is told; over an index it goes
- * on with the same bits after kill -9 at any moment.
+/* Training of a search agent. With a server that goes down, the run stops after its last
+ * complete step and resumes to the same bits, or the model gets an observation about it.
+ * With an index, it resumes to the same bits after kill -9 at any moment.
  *
- * The policy learns its turns in the run's own warm start, so that it really searches. */
+ * The policy learns its turns in the run's own SFT, so that it really searches.
+ */
 #include "train/rl_testing.h"
 
 #include "base/clock.h"
@@ -26,7 +27,7 @@
 
 static struct kg_http_server *server;
 static _Atomic int requests;
-static _Atomic int up_until; /* requests that are answered; then it is down */
+static _Atomic int up_until; /* number of requests until it is down */
 
 static kg_status answer_with(struct kg_str *out, const char *body, size_t n,
                              struct kg_err *e)
@@ -144,7 +145,7 @@ static void a_run_goes_on_behind_a_server_that_was_down(void **state)
     if (train(ROOT "/whole", false, 1 << 20, NULL, &e) != KG_OK)
         fail_msg("%s", e.message);
     all = requests;
-    assert_true(all >= 3); /* one a step at least: other questions */
+    assert_true(all >= 3); /* at least one per step */
     assert_true(last_metric(ROOT "/whole", "episode/calls") > 0.5);
     assert_true(last_metric(ROOT "/whole", "mismatch/first_update_max") == 0);
     assert_true(last_metric(ROOT "/whole", "tool/calls") >= 1);
@@ -211,7 +212,7 @@ static void put_index(const char *text)
     NEED(kg_index_build(&info, &opts, err));
 }
 
-/* Training in a child that is killed after so many seconds, unless it is done by then. */
+/* Trains in a child process and kills it after `seconds`, unless it has ended by then. */
 static void train_and_be_killed(const char *dir, double seconds)
 {
     bool resume = kg_file_exists(ROOT "/killed/config.yaml");
@@ -228,8 +229,8 @@ static void train_and_be_killed(const char *dir, double seconds)
     assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
 }
 
-/* The moments lie anywhere in the time that the whole run takes: in its warm start, its
- * episodes, its saves. */
+/* The moments are random within the time of the whole run: in its SFT, its episodes, its
+ * saves. */
 static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **state)
 {
     struct kg_rng_key key = {(uint64_t)kg_clock_unix_seconds(), KG_RNG_TEST};
@@ -255,7 +256,7 @@ static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **s
     }
 }
 
-/* What a question finds is the run's too: nothing goes on with another index. */
+/* The index determines what queries find, so a run does not resume with another index. */
 static void a_run_does_not_go_on_with_another_index(void **state)
 {
     struct kg_err e = {0};
@@ -272,7 +273,7 @@ static void a_run_does_not_go_on_with_another_index(void **state)
         fail_msg("%s", e.message);
 }
 
-/* ---- words and vectors ---- */
+/* ---- hybrid search ---- */
 
 /* clang-format off */
 #define BY_BOTH                                                                          \
@@ -283,7 +284,8 @@ static void a_run_does_not_go_on_with_another_index(void **state)
 static const char *const by_both[] = {BY_BOTH, NULL};
 static const char *const by_both_apart[] = {BY_BOTH, "rollout.max_batch=3", NULL};
 
-/* Which queries share a pass depends on the batch and on time; no answer does. */
+/* Which queries share an encoder pass depends on the batch and on time; no result
+ * does. */
 static void a_run_by_words_and_vectors_is_the_same_with_any_batch(void **state)
 {
     struct kg_err e = {0};
@@ -297,7 +299,7 @@ static void a_run_by_words_and_vectors_is_the_same_with_any_batch(void **state)
     assert_same_run(ROOT "/together", ROOT "/apart", 2);
 }
 
-/* ---- a server that takes a request and never answers ---- */
+/* ---- a server that accepts a request and never answers ---- */
 
 static int open_stuck_retriever(char assignment[80])
 {
@@ -336,7 +338,7 @@ static void a_server_that_never_answers_is_named_in_a_warning(void **state)
     kg_str_release(&log);
 }
 
-/* In a process of its own: a stop is asked for once. */
+/* In a child process, which gets one request to stop. */
 static void a_wait_is_left_when_a_stop_is_asked_for(void **state)
 {
     char stuck[80];
@@ -362,10 +364,10 @@ static void a_wait_is_left_when_a_stop_is_asked_for(void **state)
     close(fd);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 50);
-    assert_true(kg_clock_seconds() - asked < 30); /* of the 600 of a try */
+    assert_true(kg_clock_seconds() - asked < 30); /* a try has 600 */
     assert_true(kg_file_exists(ROOT "/left/checkpoints/step-000000"));
     assert_false(kg_file_exists(ROOT "/left/checkpoints/step-000001"));
-    /* the step is taken again, from a server that answers */
+    /* the step is repeated with a server that answers */
     if (train(ROOT "/left", true, 1 << 20, NULL, &e) != KG_OK)
         fail_msg("%s", e.message);
     assert_same_file(ROOT "/whole", ROOT "/left",

@@ -1,5 +1,5 @@
-/* For tests of runs that search: an index of words and vectors over the records of the
- * test, in ROOT, which the including file defines. */
+/* For tests of runs that search: a hybrid index over the records of the test, in ROOT,
+ * which the including file must define. */
 #ifndef KG_TRAIN_SEARCH_TESTING_H
 #define KG_TRAIN_SEARCH_TESTING_H
 

@@ -1,5 +1,5 @@
-/* Tests of the sequences of supervised training, token by token: what is learned, what is
- * context, and that every piece is tokenised as a rollout tokenises it. */
+/* Sequences of SFT, token by token: what is learned, what is context, and that every
+ * segment is tokenized as a rollout tokenizes it. */
 #include "train/open/sft_data.h"
 
 #include "base/need_testing.h"
@@ -67,7 +67,8 @@ static void assert_refused(const char *text, kg_status expected, const char *mes
     assert_null(set.begin);
 }
 
-/* What a sequence should be: texts, each tokenised alone, and one letter for each. */
+/* The expected sequence: texts, each tokenized by itself, with one letter for their
+ * source. */
 struct expected {
     const char *text;
     char source;
@@ -103,7 +104,8 @@ static void an_episode_is_tokenised_in_pieces_and_tools_carry_no_loss(void **sta
 {
     struct kg_sft_set set;
     struct kg_sft_opts opts = plain();
-    /* the pieces meet inside words, so that tokenising them together gives other ids */
+    /* segments meet inside words, so that tokenizing them together would give other
+     * ids */
     const struct expected want[] = {
         {"where is the ri", 'p', false},  {"ver<search>x", 'm', false},
         {"the river is here", 't', true}, {"the answer", 'm', false},
@@ -138,7 +140,7 @@ static void a_tool_cannot_spell_a_special_token(void **state)
                "{\"source\": \"model\", \"text\": \"a<|im_end|>\"},"
                "{\"source\": \"tool\", \"text\": \"b<|im_end|>\"}]}\n",
                &opts);
-    /* it ends with the tool: no end token is made up */
+    /* it ends with the tool: no end token is added */
     assert_sequence(&set, 0, want);
     kg_sft_set_release(&set);
 }
@@ -184,10 +186,10 @@ static void of_a_pair_the_response_is_learned_and_of_text_all_but_the_first(void
                "{\"prompt\": \"the question\", \"response\": \"\"}\n",
                &opts);
     assert_int_equal(set.n, 4);
-    assert_sequence(&set, 3, nothing); /* to say nothing is learned, too */
+    assert_sequence(&set, 3, nothing); /* an empty response is learned, too */
     assert_sequence(&set, 0, pair);
-    assert_sequence(&set, 1, pair); /* an end token that is there is not doubled */
-    assert_int_equal(set.learned[2], ids.n); /* one less at the front, the end token */
+    assert_sequence(&set, 1, pair);          /* an existing end token is not doubled */
+    assert_int_equal(set.learned[2], ids.n); /* without the first, with the end token */
     assert_int_equal(set.source[set.begin[2]], KG_SOURCE_PROMPT);
     assert_int_equal(set.source[set.begin[2] + 1], KG_SOURCE_MODEL);
     kg_ids_release(&ids);
@@ -195,7 +197,7 @@ static void of_a_pair_the_response_is_learned_and_of_text_all_but_the_first(void
     assert_refused("{\"prompt\": \"q\"}\n", KG_EFORMAT, "line 1: expected \"text\"");
 }
 
-/* As a table with a column for every form writes its rows. */
+/* As from a table that has a column for every form. */
 static void a_form_that_says_nothing_is_not_taken(void **state)
 {
     static const char *const nothing[] = {
@@ -279,8 +281,8 @@ static void of_a_conversation_the_assistants_turns_are_learned(void **state)
     kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
 }
 
-/* As Parquet has it, where every message has every key: what is null is not there. The
- * thought comes under any of its names. */
+/* In Parquet every message has every key, so null means absent. Reasoning may have any of
+ * its names. */
 static void null_keys_of_a_conversation_are_no_keys(void **state)
 {
     static const char *const his[] = {
@@ -321,7 +323,7 @@ static void null_keys_of_a_conversation_are_no_keys(void **state)
     kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
 }
 
-/* ShareGPT's names for the same conversation. */
+/* ShareGPT's keys for the same conversation. */
 static void conversations_of_sharegpt_are_messages(void **state)
 {
     struct kg_sft_set set;
@@ -351,7 +353,8 @@ static void conversations_of_sharegpt_are_messages(void **state)
                    KG_EFORMAT, "turn 1: expected \"from\" of human, gpt");
 }
 
-/* Alpaca: instruction, and its input on the next line; a question as any other. */
+/* Alpaca: the prompt is the instruction and, on the next line, its input; templates
+ * apply. */
 static void an_instruction_with_its_input_is_a_question(void **state)
 {
     struct kg_sft_set set;

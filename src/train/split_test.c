@@ -1,9 +1,9 @@
-/* However an optimizer batch is cut into micro-batches and lanes, its gradient is the
- * same to fp32 rounding: every surrogate and every aggregation, with a KL, an entropy
- * bonus, dropped answers and advantages that are divided by the batch's deviation.
+/* However an optimizer batch is split into micro-batches and lanes, its gradient is the
+ * same up to fp32 rounding: for every surrogate and every aggregation, with a KL, an
+ * entropy bonus, dropped completions and advantages divided by the batch's deviation.
  *
- * The batch is sampled once; then the weights change, so that ratios are not 1, and the
- * gradient of one update is taken under each algorithm and each cut.
+ * The batch is sampled once. Then the weights change, so that ratios are not 1, and the
+ * gradient of one update is taken for each algorithm and each split.
  */
 #include "train/rl_testing.h"
 
@@ -13,13 +13,13 @@
 
 enum { LONGEST = 40 };
 
-static const double tolerance = 1e-5; /* of the gradient's norm */
+static const double tolerance = 1e-5; /* relative to the gradient's norm */
 
 static struct opened o;
 static struct kg_rl_batch batch;
-static float *weights; /* of the update's beginning */
-static float *whole;   /* gradient of the batch in one piece */
-static int64_t room;   /* the pass's own */
+static float *weights; /* at the start of the update */
+static float *whole;   /* gradient of the batch in one pack */
+static int64_t room;   /* tokens of the pass as configured */
 
 static const char *options[] = {"algo.surrogate=dppo-topk-kl",
                                 "algo.top_k=4",
@@ -41,7 +41,7 @@ static const char *options[] = {"algo.surrogate=dppo-topk-kl",
                                 NULL};
 enum { LAST = sizeof options / sizeof *options - 2 };
 
-/* Of surrogates and aggregates that are chosen later. */
+/* Keys of surrogates and aggregations that tests choose later. */
 static const char *const of_later[][2] = {
     {"algo.clip_low", "0.05"}, {"algo.clip_high", "0.05"}, {"algo.cov_ratio", "0.25"},
     {"algo.cov_low", "-1"},    {"algo.cov_coef", "5"},     {"algo.length_norm", "32"}};
@@ -85,7 +85,7 @@ static int open_batch(void **state)
     return 0;
 }
 
-/* Of the last composition, where nothing was shared. */
+/* Gradient of the last combination, without shared prompts. */
 static float *unshared;
 
 static int open_shared(void **state)
@@ -108,8 +108,8 @@ static int close_batch(void **state)
     return 0;
 }
 
-/* The gradient of one update in packs of at most micro tokens, out of so many lanes.
- * returns whether there was one */
+/* Takes the gradient of one update, in packs of at most `micro` tokens and in `lanes`
+ * lanes.   returns whether there was an update */
 static bool gradient(int64_t micro, int lanes)
 {
     struct kg_rl_totals totals = {0};
@@ -143,7 +143,7 @@ static void choose(const char *key, const char *value)
     NEED(kg_algo_set(&o.run.in.algo, key, value, err));
 }
 
-/* Distance of the gradient that was taken to the whole one. */
+/* Distance of the current gradient from `whole`. */
 static double apart(const char *surrogate, const char *aggregate, const char *how)
 {
     double d = distance(o.run.state.optim->grads.data);
@@ -159,7 +159,7 @@ static double cut(const char *surrogate, const char *aggregate)
 
     choose("algo.surrogate", surrogate);
     choose("algo.aggregate", aggregate);
-    /* the rpg rows hold their KL themselves */
+    /* rpg surrogates contain their KL */
     choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
     assert_true(gradient(room, 1));
     memcpy(whole, o.run.state.optim->grads.data, bytes());
@@ -171,8 +171,8 @@ static double cut(const char *surrogate, const char *aggregate)
     return fmax(worst, apart(surrogate, aggregate, "out of four lanes"));
 }
 
-/* Rows that see more than a token meet every aggregation; the others one each, in
- * turn. */
+/* Surrogates of whole sequences or batches meet every aggregation, the others one each,
+ * in turn. */
 static void every_surrogate_has_one_gradient_however_it_is_cut(void **state)
 {
     size_t modes = kg_policy_n_rows(KG_TABLE_AGGREGATE);
@@ -194,8 +194,8 @@ static void every_surrogate_has_one_gradient_however_it_is_cut(void **state)
     printf("    %d compositions, at most %.1e of the gradient's norm apart\n", n, worst);
 }
 
-/* The prompt computed once: the same sampled batch, and the gradient that it has in each
- * answer. The composition is the last of the other test. */
+/* With prompts computed once per group, the same batch must have the same gradient. The
+ * combination is the last one of the other test. */
 static void a_shared_prompt_has_the_same_gradient(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
-/* Answers without a verdict in a step: they are in no baseline, have no advantage and no
- * policy term, and a baseline of their group is that of the others. */
+/* Completions without a verdict in a step: they have no advantage and no policy term, and
+ * the baseline of their group is that of the others. */
 #include "train/agent_testing.h"
 #include "train/rl_testing.h"
 
 #define ROOT "build/test-runs/verdict"
 
-/* What a program says of an answer by its first character: 1 or 2 earns 1, 3 to 5 has no
- * verdict, another earns 0. */
+/* A program that grades by the completion's first character: `what` earns 1, `null` gives
+ * no verdict, anything else earns 0. In SOME_NULL these are 1 or 2, and 3 to 5. */
 #define NULL_FOR(what, null)                                                             \
     "sed -u -E 's/.*\"response\": *\"" what ".*/{\"score\": 1}/; t; "                    \
     "s/.*\"response\": *\"" null ".*/{\"score\": null}/; t; s/.*/{\"score\": 0}/'"
@@ -52,7 +52,7 @@ static size_t count_ungraded(const struct kg_rl_batch *b)
     return n;
 }
 
-/* Mean reward of those of the group with a verdict.   *n: how many */
+/* Mean reward of the group's completions with a verdict.   n <- their number */
 static double mean_of(const struct kg_rl_batch *b, size_t first, size_t *n)
 {
     double sum = 0;
@@ -65,7 +65,8 @@ static double mean_of(const struct kg_rl_batch *b, size_t first, size_t *n)
     return *n > 0 ? sum / (double)*n : 0;
 }
 
-/* Advantages of dr-grpo, R - mean, and who has a term of the loss. */
+/* Checks advantages of dr-grpo, R - mean, and which completions have a term in the
+ * loss. */
 static void check_left_out(const struct kg_rl_batch *b)
 {
     for (size_t i = 0; i < b->n_trajs; i++) {
@@ -86,8 +87,8 @@ static void check_left_out(const struct kg_rl_batch *b)
 
 /* ---- one grader ---- */
 
-/* The loss's denominator counts those with a verdict; the KL in the loss is of all, but
- * after the filter. */
+/* The loss's denominator counts completions with a verdict. The KL in the loss covers all
+ * completions, unless it comes after the filter. */
 static void check_denominators(const struct kg_rl_batch *b, const char *aggregate,
                                bool after_filter)
 {
@@ -151,8 +152,8 @@ static void an_answer_without_a_verdict_is_left_out(void **state)
     }
 }
 
-/* In every row that can be trained with: no advantage, and the others as the policy's
- * mathematics has them of a batch without it. */
+/* For every estimator that can be trained with: no advantage for the completion without a
+ * verdict, and for the others that of a batch without it. */
 static void every_row_leaves_it_out(void **state)
 {
     static const char *const rows[] = {"grpo",
@@ -197,8 +198,8 @@ static void every_row_leaves_it_out(void **state)
     }
 }
 
-/* A step in which nothing has a verdict moves nothing, warns and goes on; the metrics of
- * rewards are not those of nothing. */
+/* A step without any verdict changes nothing, warns and continues. Metrics of rewards are
+ * then absent. */
 static void a_step_without_any_verdict_is_idle(void **state)
 {
     static const char *const rows[] = {"algo.advantage=grpo", "algo.advantage=rloo",
@@ -227,8 +228,8 @@ static void a_step_without_any_verdict_is_idle(void **state)
     }
 }
 
-/* A whole run that was told of no reward has learned nothing: that is no success. One
- * verdict in it is enough, and a task that judges nothing needs none. */
+/* A run without any verdict has learned nothing and must fail. One verdict is enough, and
+ * a task that grades nothing needs none. */
 static void a_run_without_any_verdict_fails(void **state)
 {
     static const struct {
@@ -272,7 +273,7 @@ static void a_run_without_any_verdict_fails(void **state)
     }
 }
 
-/* Means are of the answers with a verdict. */
+/* Means are over the completions with a verdict. */
 static void metrics_are_of_what_was_judged(void **state)
 {
     static const char *const extra[] = {EXTERNAL, "task.command=" SOME_NULL,
@@ -297,8 +298,8 @@ static void metrics_are_of_what_was_judged(void **state)
     done_release(&d);
 }
 
-/* Of a group the answers with a verdict must differ: 1 and none are nothing to learn
- * from, by either metric. */
+/* The verdicts of a group must differ. A 1 and a completion without a verdict are nothing
+ * to learn from, by either metric. */
 static void dynamic_sampling_compares_verdicts(void **state)
 {
     static const char *const metrics[] = {"rollout.dynamic_metric=reward",
@@ -346,7 +347,8 @@ static void dynamic_sampling_compares_verdicts(void **state)
     }
 }
 
-/* No baseline where the greedy answer has no verdict: its prompt teaches nothing. */
+/* If the greedy completion has no verdict, its prompt has no baseline and teaches
+ * nothing. */
 static void a_greedy_answer_without_a_verdict_is_no_baseline(void **state)
 {
     static const char *const extra[] = {EXTERNAL, "task.command=" SOME_NULL,
@@ -374,7 +376,7 @@ static void a_greedy_answer_without_a_verdict_is_no_baseline(void **state)
 
 /* ---- episodes ---- */
 
-/* Turns with a tool between them are one answer, which has a verdict or none. */
+/* Turns with a tool between them are one completion, with one verdict or none. */
 static void an_episode_without_a_verdict_is_left_out(void **state)
 {
     static const char *const turns[] = {"episode.turns=1", "episode.turns=2",
@@ -416,13 +418,14 @@ static void an_episode_without_a_verdict_is_left_out(void **state)
 
 /* ---- several rewards ---- */
 
-/* In a group whose answers differ in which rewards they have, sums are of other things:
- * those with all of them are compared. What no answer of the group has is not missed. */
+/* If the completions of a group lack different rewards, their sums are not comparable:
+ * only those with all rewards are compared. A reward that the whole group lacks is
+ * ignored. */
 static void an_answer_that_lacks_a_reward_has_no_sum(void **state)
 {
     static const struct {
         const char *a, *b, *weights;
-        bool some; /* answers are left out */
+        bool some; /* completions are left out */
     } cases[] = {
         {SOME_NULL, NULL_FOR(".", "x"), "[1, 1]", true},
         {NULL_FOR(".", "x"), SOME_NULL, "[1, 1]", true},
@@ -463,7 +466,8 @@ static void an_answer_that_lacks_a_reward_has_no_sum(void **state)
     }
 }
 
-/* Rows that take each reward by itself miss one, not the answer. */
+/* Estimators that use each reward separately leave out the missing one, not the
+ * completion. */
 static void gdpo_leaves_out_the_reward_alone(void **state)
 {
     static const char *const rows[] = {"algo.advantage=gdpo",
@@ -498,9 +502,9 @@ static void gdpo_leaves_out_the_reward_alone(void **state)
     }
 }
 
-/* ---- answers that cannot be read ---- */
+/* ---- completions that cannot be parsed ---- */
 
-/* The digits model writes what is no number: with a wrong answer at -1 that earns -1, or
+/* The digit model writes no numbers. With -1 for a wrong answer a completion earns -1, or
  * is left out; it never earns more. */
 static void what_cannot_be_read_is_wrong_or_left_out(void **state)
 {

@@ -1,5 +1,5 @@
-/* A run that is asked what it does, again and again while it works, does the same: its
- * files are those of a run that nobody watched. */
+/* A run that is asked for its state (SIGUSR1) every millisecond has the files of a run
+ * that nobody asked. */
 #include "train/rl_testing.h"
 
 #include "base/watch_testing.h"
@@ -68,7 +68,7 @@ static void a_run_that_is_asked_is_the_same(void **state)
     assert_non_null(strstr(log.data, "Z       step "));
     assert_null(strstr(log.data, "warning"));
     kg_str_release(&log);
-    assert_false(kg_file_exists(ROOT "/alone/watch.log")); /* nothing was said */
+    assert_false(kg_file_exists(ROOT "/alone/watch.log")); /* nothing was reported */
 }
 
 int main(void)

@@ -1,9 +1,10 @@
-/* Training on episodes whose later turns were sampled from the newest tokens alone: each
- * turn is learned in the context that it was sampled from, a reproduction learns the
- * whole text and counts what that makes of the ratios.
+/* Training on episodes whose later turns were sampled from the newest tokens only: each
+ * turn is learned in the context that it was sampled from. A reproduction learns the
+ * whole text and reports how this changes the ratios.
  *
  * The policy is a small model over a byte-level tokenizer, so its turns are noise; the
- * calculator answers all of them with a remark. */
+ * calculator answers all of them with a remark.
+ */
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
@@ -106,7 +107,7 @@ static void score(float *logp, const struct kg_model *m, const struct kg_traj *t
     score_one(m, &seq, 0, 0);
 }
 
-/* The first token of the window that token j was drawn in. */
+/* The first token of the window in which token j was sampled. */
 static size_t seen_from(const struct kg_traj *t, size_t j)
 {
     size_t from = 0;
@@ -116,7 +117,7 @@ static size_t seen_from(const struct kg_traj *t, size_t j)
     return from;
 }
 
-/* ---- what the numbers are of ---- */
+/* ---- contexts of log-probs ---- */
 
 static void check_batch(const struct kg_rl_batch *b, const struct kg_run *run)
 {
@@ -144,7 +145,7 @@ static void check_batch(const struct kg_rl_batch *b, const struct kg_run *run)
     }
 }
 
-/* An evaluation's sums are of the contexts that were sampled from, too. */
+/* The sums of an evaluation also use the contexts that were sampled from. */
 static void check_sums(const struct kg_rl_batch *b, const struct kg_run *run)
 {
     struct kg_eval_answer sums[9];
@@ -199,7 +200,7 @@ static void log_probs_are_of_the_context_that_is_trained(void **state)
     }
 }
 
-/* The likeliest ids are asked for where the ratio is. */
+/* Top ids come from the context of the ratio, which is the whole text. */
 static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
 {
     struct kg_rl_batch b = {0};
@@ -230,12 +231,12 @@ static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
             at++;
         }
     }
-    assert_true(apart > 5); /* the record has others */
+    assert_true(apart > 5); /* the recorded ids differ */
     kg_rl_batch_release(&b);
     close_run(&o);
 }
 
-/* The anchor that is the sampling policy itself reads what the ratio reads. */
+/* The anchor that is the sampling policy uses the context of the ratio, too. */
 static void an_iterative_anchor_is_the_policy_there_too(void **state)
 {
     static const char *const iterative[] = {"algo.reproduction=true",
@@ -274,7 +275,8 @@ static struct kg_slab gradient(struct kg_rl_batch *b, struct kg_run *run)
     return sum;
 }
 
-/* Part x of t as an answer of its own, whose prompt is all that it was sampled from. */
+/* out <- part x of t as a trajectory of its own, whose prompt is the context of the
+ * part. */
 static void part_alone(struct kg_traj *out, const struct kg_traj *t, size_t x)
 {
     struct kg_traj_part p = kg_traj_part(t, x, false);
@@ -299,7 +301,8 @@ static void part_alone(struct kg_traj *out, const struct kg_traj *t, size_t x)
     }
 }
 
-/* The batch with each part as an answer; token-mean counts tokens and not answers. */
+/* out <- the batch with each part as a trajectory; token-mean counts tokens, so the loss
+ * stays the same. */
 static void split(struct kg_rl_batch *out, const struct kg_rl_batch *b)
 {
     size_t n = windows_of(b) + b->n_trajs, to = 0;
@@ -312,7 +315,7 @@ static void split(struct kg_rl_batch *out, const struct kg_rl_batch *b)
             part_alone(&out->trajs[to++], &b->trajs[i], x);
 }
 
-/* An answer of several contexts learns as its turns do, each by itself. */
+/* A trajectory with several contexts has the gradient of its turns, each by itself. */
 static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
 {
     struct kg_rl_batch b = {0}, turns;
@@ -330,8 +333,7 @@ static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
     assert_memory_equal(turns.tokens, b.tokens, (size_t)b.n * sizeof *b.tokens);
     for (int64_t i = 0; i < b.n; i++)
         turns.advantage[i] = b.advantage[i] = (double)(i * i % 7) - 3;
-    for (int64_t i = 0; i < o.run.state.model->n_elements;
-         i++) /* ratios that are not 1 */
+    for (int64_t i = 0; i < o.run.state.model->n_elements; i++) /* ratios other than 1 */
         o.run.state.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
     NEED(kg_model_refresh(o.run.state.model, err));
     whole = gradient(&b, &o.run);
@@ -403,7 +405,7 @@ static void a_resumed_run_gives_the_same_bits_in_any_batch(void **state)
     assert_same_file(ROOT "/once", ROOT "/twice", "rollouts/step-000003.jsonl.zst");
 }
 
-/* A dump holds the windows: its gradients are those of the step. */
+/* A dump has the windows, so a replay computes the gradients of the step. */
 static void a_replay_reads_every_turn_in_its_context(void **state)
 {
     static const char *const two[] = {"train.steps=2", "rollout.top_p=0.9", NULL};
@@ -417,7 +419,8 @@ static void a_replay_reads_every_turn_in_its_context(void **state)
                      last_metric(ROOT "/replayed", "loss/total")) < 1e-9);
 }
 
-/* Every token behind the first window becomes a turn of its own, read from token 1 on. */
+/* Edits a dump: every token after the first window becomes a turn with a window from
+ * token 1. */
 static void widen(const char *dump)
 {
     struct kg_zst_writer *w;
@@ -495,7 +498,7 @@ static void limits_that_are_none_are_refused(void **state)
     expect_refusal(whole, "the model's 256 positions, found 400");
 }
 
-/* A model of 256 positions plays episodes of 400 tokens, window by window. */
+/* A model with 256 positions can play episodes of 400 tokens, window by window. */
 static void an_episode_may_be_longer_than_the_models_positions(void **state)
 {
     static const char *const long_ones[] = {
