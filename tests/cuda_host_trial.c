@@ -98,7 +98,7 @@ static void thread(void)
     p = zeros();
     q = zeros();
     EXPECT(be->put(p, memset(x, 5, N), N, &err) == KG_OK);
-    EXPECT(be->copy(q, p, N, &err) == KG_OK); /* asynchronous: nothing waits */
+    EXPECT(be->copy(q, p, N, &err) == KG_OK); /* asynchronous: fetch must wait */
     EXPECT(pthread_create(&other, NULL, fetch, q) == 0);
     EXPECT(pthread_join(other, NULL) == 0);
 }

@@ -26,7 +26,7 @@ static void write_model(const char *dir, void (*change)(struct kg_model *m))
     struct kg_model_config c;
     struct kg_model *digits, *m;
 
-    kg_pages_show(true); /* its weights are changed in place */
+    kg_pages_show(true); /* `change` writes weights in place */
     NEED(kg_model_open(&digits, DIGITS, &opts, err));
     c = digits->config;
     c.hidden = 64;

@@ -126,7 +126,7 @@ static void adapters_beside_all_of_them(void **state)
              "adapter/adapter_model.safetensors");
 }
 
-/* ---- experts that the sampler chose ---- */
+/* ---- replay of the sampler's experts ---- */
 #define REPLAY " rollout.router_replay=true"
 #define AUX    " train.router_aux=0.05"
 #define LAST   "/checkpoints/step-00000%d/model/model.safetensors"

@@ -71,7 +71,7 @@ static int tear_down(void **state)
     return kg_file_remove_tree(dir, &err) != KG_OK;
 }
 
-/* ---- running ---- */
+/* ---- running kedge ---- */
 
 static void read_back(struct kg_str *s, const char *name)
 {

@@ -63,8 +63,8 @@ static void a_checkpoint_holds_adapters_alone(void **state)
     kg_st_close(set);
 }
 
-/* The anchor points to the base's own buffers, and the plan lists nothing else of the
- * base's size. */
+/* The anchor points to the base's own buffers and adds little memory that products read,
+ * and master weights exist for the adapters alone. */
 static void an_anchor_shares_the_base(void **state)
 {
     static const char *const fixed[] = {"lora.rank=4",       "checkpoint.dtype=bf16",

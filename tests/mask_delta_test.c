@@ -44,9 +44,9 @@ static int make_runs(void **state)
 
 struct counts {
     double tokens, positive, negative;
-    double dropped, p, mu; /* tokens with A < 0, mu - p > DELTA; sums */
+    double dropped, p, mu; /* A < 0, mu - p > DELTA: count, sums */
     double risen;          /* with A > 0 and p - mu > DELTA: not masked */
-    double least;          /* p - mu */
+    double least;          /* smallest p - mu */
 };
 
 static void add_answer(struct counts *c, const struct kg_model *m,

@@ -224,7 +224,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
                                               "5.99, optimizer 7.62"));
     assert_non_null(strstr(kg_str_text(&out), "sums of lanes 15.23, exchange 0.1"));
     kg_str_clear(&out);
-    NEED(plan_on(&out, 9, H200, one, err)); /* for any number of lanes */
+    NEED(plan_on(&out, 9, H200, one, err)); /* one lane for 9 ranks */
     assert_non_null(strstr(kg_str_text(&out), "gradients 5.56, "));
     assert_non_null(strstr(kg_str_text(&out), "sums of lanes 3.38"));
     assert_non_null(strstr(kg_str_text(&out), "(train.lanes=1)"));

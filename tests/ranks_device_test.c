@@ -20,7 +20,7 @@
 #define MODEL ROOT "/model"
 #define NCCL  ROOT "/nccl"
 
-/* All rewards are 0 and the first anchor is the model, so only the entropy gives a
+/* All completions are wrong and the first anchor is the model, so only the entropy has a
  * gradient. */
 static const char *const base[] = {"run.threads=1",
                                    "algo.entropy_coef=0.5",

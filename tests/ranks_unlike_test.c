@@ -249,7 +249,7 @@ static void a_file_that_is_another_on_one_rank_is_named(void **state)
     close(here);
 }
 
-/* ---- days ---- */
+/* ---- the day of a run ---- */
 
 /* Rank 1 is in a time zone 24 hours behind, so always in the day before. */
 static void live_in_another_zone(int me)

@@ -132,7 +132,7 @@ static void refuses_what_would_lose_or_mix_runs(void **state)
     assert_int_equal(train(ROOT "/nothing", true, NULL, &err), KG_ENOTFOUND);
 }
 
-/* ---- inputs that change under a run ---- */
+/* ---- inputs that change during a run ---- */
 
 #define INPUTS ROOT "/inputs"
 

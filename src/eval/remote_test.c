@@ -233,7 +233,7 @@ static void fails(enum mood how, const struct kg_eval_remote_opts *opts, kg_stat
     release(&o);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 /* The body of a request must have all that determines its completion. This run has one
  * request with one sample. */

@@ -325,7 +325,7 @@ static void a_run_is_the_same_on_any_ranks(void **state)
     }
 }
 
-/* Stops after each step (or every NEXT steps) and resumes. */
+/* Stops after each step (with sanitizers after every second) and resumes. */
 static void a_run_goes_on_from_every_step(void **state)
 {
     (void)state;

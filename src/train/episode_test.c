@@ -245,7 +245,7 @@ static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
     close_run(&whole);
 }
 
-/* ---- the calculator, from the command's side ---- */
+/* ---- whole runs with the calculator ---- */
 
 static void train(const char *dir, bool resume, const char *const *extra)
 {

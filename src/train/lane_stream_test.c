@@ -27,7 +27,7 @@ static struct kg_cut cut_of(const void *of, int i)
     return (struct kg_cut){first, ends[i] - first};
 }
 
-/* ---- what a pack adds ---- */
+/* ---- gradients of a pack ---- */
 
 struct work {
     struct kg_ranks ranks;

@@ -73,7 +73,7 @@ static int end(void **state)
     return remove_dir(state);
 }
 
-/* ---- looking at the page ---- */
+/* ---- reading the page ---- */
 
 static size_t count(const char *part)
 {
@@ -239,7 +239,7 @@ static void gaps_are_gaps(void **state)
     assert_int_equal(strokes(plot_titled("KL")), 2);
     assert_non_null(strstr(plot_titled("KL"), "(1 not finite)"));
     assert_int_equal(strokes(plot_titled("accuracy")), 1);
-    /* the band of an error */
+    /* a band only where there is a standard error */
     assert_non_null(strstr(plot_titled("accuracy"), "<path class=\"b c0"));
     assert_null(strstr(plot_titled("KL"), "<path class=\"b c0"));
 }
@@ -314,7 +314,7 @@ static void a_spike_is_seen(void **state)
     assert_true(mean_top > top + 100);
 }
 
-/* ---- several ---- */
+/* ---- several runs ---- */
 
 static void runs_lie_over_each_other(void **state)
 {
@@ -391,7 +391,7 @@ static void the_page_does_not_grow_with_the_run(void **state)
     assert_true(many < few + 2 * 3 * 268 * 12);
 }
 
-/* ---- numbers at the edge ---- */
+/* ---- extreme numbers ---- */
 
 static void extreme_numbers_make_a_plot(void **state)
 {
@@ -440,7 +440,7 @@ static void a_run_that_has_not_begun_is_a_page(void **state)
     assert_null(strstr(page.data, " threads"));
 }
 
-/* ---- what fails ---- */
+/* ---- failures ---- */
 
 static void a_folder_without_a_run_is_refused(void **state)
 {

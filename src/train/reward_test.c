@@ -660,7 +660,7 @@ static void dynamic_sampling_needs_groups_and_oversampling_needs_it(void **state
     }
 }
 
-/* ---- what some advantages need ---- */
+/* ---- passes that some advantages need ---- */
 
 /* The baseline is the reward of the completion at temperature 0, with its length penalty.
  * It is sampled once per prompt and not trained. */

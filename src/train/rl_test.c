@@ -101,7 +101,7 @@ struct filtered {
     bool asked; /* whether the anchor scored the cut one */
 };
 
-/* moved: changes the anchor's weights */
+/* moved: changes the anchor's log-probs of the cut completion */
 static void train_filtered(struct filtered *f, const char *after_filter, bool moved)
 {
     const char *const extra[] = {"kl.estimator=k3",

@@ -44,7 +44,7 @@ static const char *const weighed[] = {"data.train=[" A ", " B ", " C "]",
                                       "data.weights=[1, 2, 1]",
                                       "data.max_prompt_tokens=12", NULL};
 
-/* ---- what is loaded ---- */
+/* ---- loaded records ---- */
 
 static void files_are_one_set_and_each_is_counted(void **state)
 {
