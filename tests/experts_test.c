@@ -118,7 +118,7 @@ static void an_expert_that_all_share(void **state)
     a_run_of("qwen2_moe", "", "model/model.safetensors");
 }
 
-/* On attention, router, experts and the shared expert, in bf16. */
+/* Adapters on attention, router, experts and the shared expert, in bf16. */
 static void adapters_beside_all_of_them(void **state)
 {
     (void)state;

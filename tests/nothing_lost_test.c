@@ -769,7 +769,7 @@ static void stops_after_three_rollouts_that_are_not_finite(void **state)
         assert_int_equal(lines_of(ROOT "/logits", name), 6);
     }
     NEED(kg_checkpoint_newest(name, ROOT "/logits", err));
-    assert_string_equal(name, "step-000002"); /* the last but one */
+    assert_string_equal(name, "step-000002"); /* step 3 ended the run */
 }
 
 /* Two skipped steps are too few for train.max_skips to stop the run. It must still fail

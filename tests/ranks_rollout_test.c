@@ -123,7 +123,7 @@ static void every_split_makes_the_run_of_one(void **state)
     }
 }
 
-/* The weights become NaN: the batch tells it to the step that it was sampled for. */
+/* The weights become NaN: the batch reports it to the step that it was sampled for. */
 static void skips_what_is_not_finite(const char *age)
 {
     const char *const extra[] = {"train.lanes=4",

@@ -22,7 +22,7 @@ enum {
 /* A fault of one rank; {0}: none. */
 struct upset {
     void (*before)(int me); /* called in each rank before it begins */
-    void (*given)(struct kg_ranks *r, struct kg_config *config); /* then, too */
+    void (*given)(struct kg_ranks *r, struct kg_config *config); /* called after that */
     double wait_s;
     const char *nccl; /* folder of the library that joins their devices; NULL: none */
     const char *said; /* file for warnings and errors; NULL: stderr */

@@ -42,7 +42,7 @@ static void another_value(char text[64], const struct kg_config *config,
     const char *choice = row->choices;
     struct kg_err why;
 
-    while (choice) { /* one of a list */
+    while (choice) { /* the row lists its choices */
         const size_t n = strcspn(choice, "|");
 
         snprintf(text, 64, "%.*s", (int)n, choice);

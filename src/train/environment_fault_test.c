@@ -931,7 +931,7 @@ static void an_answer_whose_client_left_is_no_turn(void **state)
     end_run(&own);
 }
 
-/* Nor do disconnected requests extend the timeout. */
+/* Requests whose client disconnects do not extend the timeout. */
 static void who_always_leaves_is_given_up(void **state)
 {
     static const char *const soon[] = {

@@ -85,7 +85,7 @@ static int events_are_the_lines(const char *run, bool sft)
     return files;
 }
 
-/* As a kill before that checkpoint was saved. */
+/* Removes a checkpoint, as if the run had been killed before it was saved. */
 static void forget(const char *run, const char *checkpoint)
 {
     char path[256];

@@ -197,7 +197,7 @@ static void of_a_pair_the_response_is_learned_and_of_text_all_but_the_first(void
     assert_refused("{\"prompt\": \"q\"}\n", KG_EFORMAT, "line 1: expected \"text\"");
 }
 
-/* As from a table that has a column for every form. */
+/* A table with a column for every form leaves the other columns empty. */
 static void a_form_that_says_nothing_is_not_taken(void **state)
 {
     static const char *const nothing[] = {

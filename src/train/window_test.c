@@ -377,7 +377,7 @@ static void a_step_counts_its_windows(void **state)
     assert_true(last_metric(ROOT "/own", "val/episode/windowed") > 1);
     assert_true(last_metric(ROOT "/own", "mismatch/first_update_max") == 0);
     assert_true(last_metric(ROOT "/own", "policy/mismatch_max") == 0);
-    assert_true(fabs(last_metric(ROOT "/own", "val/kl")) < 1); /* policy to its start */
+    assert_true(fabs(last_metric(ROOT "/own", "val/kl")) < 1); /* KL to the start */
     assert_false(has_metric(ROOT "/own", "mismatch/window"));
     train(ROOT "/full", false, full);
     assert_true(last_metric(ROOT "/full", "mismatch/first_update_max") == 0);
