@@ -1,5 +1,5 @@
-/* Devices of ranks: who takes which, whatever a launcher shows to each; and devices that
- * would not compute one run.
+/* Assignment of devices to ranks, for every way in which launchers show devices to
+ * processes, and refusal of devices that would not compute the same bits.
  */
 #include "ranks/devices.h"
 
@@ -14,8 +14,8 @@
 
 enum { MOST = 5 };
 
-/* sees: the devices' letters, in the order of their numbers; takes: numbers, or what it
- * says */
+/* sees: one letter per visible device, in the order of device numbers; takes: the device
+ * number of each rank; says: NULL, or part of the error */
 static const struct {
     const char *what;
     struct {
@@ -94,7 +94,7 @@ static void devices_are_dealt_by_what_ranks_see(void **state)
 /* ---- choosing ---- */
 
 struct asked {
-    const char *device, *says; /* says NULL: it is what was asked */
+    const char *device, *says; /* says: part of the error, or NULL */
 };
 
 static int choose(struct kg_ranks *r, void *user)
@@ -138,7 +138,7 @@ static void alone_a_rank_takes_what_is_asked(void **state)
 
 /* ---- alike ---- */
 
-/* What rank 1 has otherwise. */
+/* In what rank 1 differs from rank 0. */
 enum unlike { NOTHING, TRAIT, BITS, DEVICE };
 
 static const char *driver;

@@ -1,4 +1,5 @@
-/* Dealing and the tree, against their definitions, for every number of lanes up to 64. */
+/* Dealing of sequences to lanes and the summation tree, compared with their definitions
+ * for every number of lanes up to 64. */
 #include "ranks/lanes.h"
 
 #include "base/need_testing.h"
@@ -12,7 +13,8 @@ enum { MOST = 64 };
 
 /* ---- the tree ---- */
 
-/* A sum that tells left from right and one bracket from another. */
+/* Neither commutative nor associative, so a wrong order or bracketing changes the
+ * result. */
 static uint64_t plus(uint64_t left, uint64_t right)
 {
     return (left * 0x9e3779b97f4a7c15u ^ right) * 0xbf58476d1ce4e5b9u + (left >> 29);
@@ -20,8 +22,8 @@ static uint64_t plus(uint64_t left, uint64_t right)
 
 static uint64_t lane_value(int lane) { return (uint64_t)lane + 1000; }
 
-/* As the header writes it: the largest power of two that leaves something on the right,
- * both sides likewise. */
+/* The definition in the header: the left side is the largest power of two that leaves
+ * something for the right side, and both sides are split in the same way. */
 static uint64_t tree_sum(int from, int to)
 {
     int half = 1;
@@ -65,7 +67,7 @@ static void the_counter_adds_along_the_tree(void **state)
 struct sum {
     uint64_t level[KG_TREE_LEVELS];
     struct kg_tree tree;
-    int at; /* lanes that have come */
+    int at; /* lanes added so far */
 };
 
 static void take_block(struct sum *s, int level)
@@ -90,8 +92,8 @@ static uint64_t finish(struct sum *s)
     return value;
 }
 
-/* Whoever has which lanes: they add what is theirs, and the rest is added along the same
- * tree. */
+/* Each rank adds a contiguous block of lanes into subtrees. However many ranks there are,
+ * finishing those subtrees gives the sum of the whole tree. */
 static void blocks_of_any_number_of_ranks_add_along_the_tree(void **state)
 {
     (void)state;
@@ -123,7 +125,8 @@ static void lengths(int64_t *tokens, int n, uint64_t seed)
         tokens[i] = (int64_t)(kg_rng_uniform(key, 0, 0, (uint32_t)i) * 40) * 25;
 }
 
-/* By the definition's words: again and again the longest that is left. */
+/* The definition, literally: take the longest remaining sequence, give it to the lane
+ * with the lowest cost, repeat. */
 static void deal_plainly(int32_t *lane, const int64_t *tokens, int n, int lanes)
 {
     uint64_t cost[MOST] = {0};
@@ -175,7 +178,9 @@ static void one_lane_is_all_that_is_computed(void **state)
     NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, 0, 3, err));
 }
 
-/* No lane costs more than 4/3 of what the best deal could: the mean, or the longest. */
+/* No lane costs more than 4/3 of a lower bound of the best deal: the mean lane or the
+ * costliest sequence, whichever is larger. 4/3 is the known bound of longest-first
+ * dealing. */
 static void lanes_are_nearly_even(void **state)
 {
     int64_t tokens[300];
@@ -202,18 +207,19 @@ static void lanes_are_nearly_even(void **state)
     }
 }
 
-/* ---- lengths as answers have them ---- */
+/* ---- lengths distributed as completions are ---- */
 
 enum { ANSWERS_A_LANE = 8, STEPS = 50, CAP = 16384 };
 
-/* Log-normal: exp(mean + sigma normal), at most CAP; one in `capped_in` never ends
- * (0: none); `group` neighbours have a mean of their own, which varies by `apart`. */
+/* Log-normal: exp(mean + sigma normal), at most CAP. One in `capped_in` runs into the cap
+ * (0: none). Each `group` of neighbours shares a shift of its mean, with standard
+ * deviation `apart`. */
 static const struct lengths {
     const char *name;
     double mean, sigma;
     int capped_in, group;
     double apart;
-    bool even; /* no answer is as long as a lane: the mean can be had */
+    bool even; /* no completion is as long as a lane: the mean can be reached */
 } kinds[] = {
     {"mean 4,096, sigma 0.8", 8.0, 0.8, 0, 1, 0, true},
     {"short, sigma 0.4", 6.0, 0.4, 0, 1, 0, true},
@@ -253,7 +259,8 @@ static int costliest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Below it is no deal: the mean; and of the k C + 1 costliest one lane has k + 1. */
+/* Lower bound on the worst lane: the mean; and, because one of C lanes gets at least k +
+ * 1 of the k C + 1 costliest sequences, the sum of the k + 1 cheapest of those. */
 static double best_possible(const int64_t *tokens, int n, int lanes)
 {
     uint64_t cost[MOST * ANSWERS_A_LANE], all = 0;
@@ -274,7 +281,7 @@ static double best_possible(const int64_t *tokens, int n, int lanes)
 }
 
 struct evenness {
-    double of_mean, of_best; /* the worst lane's cost over them */
+    double of_mean, of_best; /* cost of the worst lane, divided by each */
 };
 
 static struct evenness deal_once(const int64_t *tokens, int n, int lanes)
@@ -293,7 +300,7 @@ static struct evenness deal_once(const int64_t *tokens, int n, int lanes)
                              (double)worst / best_possible(tokens, n, lanes)};
 }
 
-/* docs/ranks.md has the numbers. */
+/* docs/ranks.md quotes the printed ratios. */
 static void the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had(void **state)
 {
     (void)state;
@@ -318,7 +325,8 @@ static void the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had(voi
     }
 }
 
-/* Neighbours up to the budget, the whole of it too; one that is larger by itself. */
+/* A pack takes neighbours until their tokens fill the budget exactly; a sequence that is
+ * larger than the budget is a pack alone. */
 static void neighbours_are_computed_at_once_while_they_fit(void **state)
 {
     static const int64_t tokens[] = {3, 5, 2, 11, 1, 1};
@@ -340,7 +348,8 @@ static void neighbours_are_computed_at_once_while_they_fit(void **state)
 
 /* ---- groups that share ---- */
 
-/* Groups of 8 with a prompt of 400 tokens; answer i is not computed where i % 11 is 3. */
+/* Groups of 8 with a prompt of 400 tokens; completion i is empty (not computed) where i %
+ * 11 is 3. */
 enum { GROUP = 8, GROUPS = 24, PROMPT = 400 };
 
 static struct kg_lane_lengths groups_that_share(int64_t *tokens, int64_t *shared)
@@ -357,7 +366,7 @@ static struct kg_lane_lengths groups_that_share(int64_t *tokens, int64_t *shared
     return (struct kg_lane_lengths){.tokens = tokens, .shared = shared, .group = GROUP};
 }
 
-/* Neighbours of one lane that have a prompt in common. */
+/* Counts sequences that share a prompt with the sequence before them in the same lane. */
 static int count_shared(const struct kg_lane_lengths *l, const int32_t *lane)
 {
     int n = 0, before = -1;
@@ -370,11 +379,12 @@ static int count_shared(const struct kg_lane_lengths *l, const int32_t *lane)
     return n;
 }
 
-/* Whole with few lanes, in pieces with many; nothing is left that no lane has. */
+/* With few lanes a group goes to one lane, with many it is split into up to `pieces`
+ * equal parts. Every sequence with tokens gets a lane. */
 static void groups_are_dealt_whole_while_there_are_enough(void **state)
 {
     static const int lanes[] = {1, 4, 6, 8, 16, 64};
-    static const int pieces[] = {1, 1, 1, 2, 4, 8}; /* of a group */
+    static const int pieces[] = {1, 1, 1, 2, 4, 8}; /* per group */
     int64_t tokens[GROUP * GROUPS], shared[GROUP * GROUPS];
     const struct kg_lane_lengths l = groups_that_share(tokens, shared);
 
@@ -395,7 +405,8 @@ static void groups_are_dealt_whole_while_there_are_enough(void **state)
     }
 }
 
-/* Rows are counted once, keys each time, and only behind the sequence they are of. */
+/* Tokens of a shared prefix count once towards the budget and each time towards max_keys.
+ * A prefix is shared only with the sequence directly before it in the list. */
 static void what_is_shared_fits_more_often(void **state)
 {
     static const int64_t tokens[] = {50, 45, 0, 41, 60, 45};
@@ -404,17 +415,17 @@ static void what_is_shared_fits_more_often(void **state)
     struct kg_lane_lengths l = {.tokens = tokens, .shared = shared, .budget = 56};
 
     (void)state;
-    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 3); /* 50 + 5 + 1, past one of none */
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 3); /* 50 + 5 + 1; 2 is empty */
     l.budget = 55;
     assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 2);
     l.budget = 121;
     assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 5);
     l.max_keys = 240;
     assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 4);
-    l.max_keys = 10; /* one at least */
+    l.max_keys = 10; /* at least one */
     assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 1);
     l.max_keys = 0;
-    l.budget = 89; /* 45 + 45: of another group */
+    l.budget = 89; /* 45 + 45: 5 does not share with 1 */
     assert_int_equal(kg_lanes_fit(&l, other, 3, 0), 1);
     l.shared = NULL;
     l.budget = 120;

@@ -1,4 +1,5 @@
-/* What launchers leave behind, whether ranks are alike, and whether they share a folder.
+/* What launchers leave in the environment, whether ranks run the same program, and
+ * whether they see the same folder.
  */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include "ranks/launch.h"
@@ -59,7 +60,8 @@ static void tasks_that_slurm_did_not_join_are_refused(void **state)
     }
 }
 
-/* As sbatch -n 4 leaves it: a lone run is likely one whose srun was forgotten. */
+/* The environment of a script under sbatch -n 4. A process there may start ranks on its
+ * own node, but one started without them probably lacks its srun. */
 static void the_script_of_a_job_may_become_ranks_of_its_machine(void **state)
 {
     struct kg_ranks r;
@@ -81,11 +83,11 @@ static void the_script_of_a_job_may_become_ranks_of_its_machine(void **state)
     NEED(kg_ranks_open(&r, 1, 1, err));
 }
 
-/* As launchers leave it: mpirun of Open MPI 4.1 and MPICH 4.0, srun of Slurm 22.05, and
- * one inside the other. */
+/* Environments set by mpirun of Open MPI 4.1 and of MPICH 4.0, by srun of Slurm 22.05,
+ * and by one inside another. */
 static const struct {
     const char *what;
-    const char *set[9]; /* names and values */
+    const char *set[9]; /* names and values, alternating */
     enum kg_ranks_launcher by;
     int n, launched;
 } launches[] = {
@@ -184,7 +186,7 @@ static struct kg_ranks pair_up(pid_t *child)
     me = *child == 0;
     wires[!me] = fd[me];
     NEED_IN_CHILD(
-        kg_ranks_on_sockets(&r, me, 2, wires, rings, err)); /* or in its parent */
+        kg_ranks_on_sockets(&r, me, 2, wires, rings, err)); /* NULL in the child */
     r.wait_s = 20;
     close(fd[!me]);
     return r;
@@ -260,7 +262,7 @@ static void a_folder_is_shared_or_not(void **state)
     end_both(&r, child,
              status == KG_EINVAL && strstr(err.message, "rank 1") &&
                  strstr(err.message, "share"));
-    assert_int_equal(rmdir(dir), 0); /* nothing is left in it */
+    assert_int_equal(rmdir(dir), 0); /* the check left no file */
 }
 
 static void who_has_lost_its_launcher_ends(void **state)
@@ -272,7 +274,7 @@ static void who_has_lost_its_launcher_ends(void **state)
     (void)state;
     assert_int_equal(pipe(ends), 0);
     launcher = fork();
-    if (launcher == 0) { /* whose rank holds the pipe's end */
+    if (launcher == 0) { /* its child, the rank, keeps the pipe open */
         if (fork() == 0) {
             struct kg_err err;
 
@@ -285,7 +287,7 @@ static void who_has_lost_its_launcher_ends(void **state)
         _exit(0);
     }
     close(ends[1]);
-    assert_int_equal(read(ends[0], &byte, 1), 0); /* it is gone long before 30 s */
+    assert_int_equal(read(ends[0], &byte, 1), 0); /* the rank ended before its 30 s */
     close(ends[0]);
     waitpid(launcher, &status, 0);
 }
@@ -306,6 +308,6 @@ int main(void)
     };
 
     kg_threads_set(
-        1); /* children are forked behind products: no threads are left to them */
+        1); /* tests fork after products, and a child has none of their threads */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

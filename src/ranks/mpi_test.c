@@ -1,5 +1,5 @@
-/* The transport over MPI, on a shim that is made up: what is posted, who is named when
- * nothing comes, and how it ends. With MPI itself: tests/ranks_test.sh. */
+/* The MPI transport on a simulated shim: what it posts, whom it names when nothing
+ * arrives, and how it ends. tests/ranks_test.sh uses a real MPI. */
 #include "ranks/mpi.h"
 
 #include "base/mem.h"
@@ -33,16 +33,16 @@ static struct {
     int me;
     int silent;       /* nothing ends of this rank; -1: of none */
     const char *what; /* that all others send, */
-    size_t bytes;     /* so much of it each */
+    size_t bytes;     /* this many bytes from each */
     enum lie { TRUTH, KIND, LENGTH, MARK, NOISE, CUT, LONGER, CUT_TEXT, LONGER_TEXT } lie;
     uint64_t length; /* of a lie about it */
-    bool late;       /* once it is asked for, it ends while the process has no core */
+    bool late;       /* completes after the timeout, as if rank 1 had lost its core */
     const char *fails;
     int parted, closed, ended;
     enum { RETURNS, STAYS_IN_PART, STAYS_IN_CLOSE, FAILS_TO_PART } end;
-    struct note told[MOST], coming; /* from rank 0 */
+    struct note told[MOST], coming; /* coming: from rank 0 */
     int to[MOST], n_told;
-    enum { NOTHING, COMES, ANSWERS, ANSWERS_LATE } note; /* to what it asked, or before */
+    enum { NOTHING, COMES, ANSWERS, ANSWERS_LATE } note; /* unasked, or a reply (late) */
 } world;
 
 static const char *open_world(int *me, int *n)
@@ -69,7 +69,8 @@ static const char *start(int slot, const struct kg_mpi_piece *pieces, int first,
     return NULL;
 }
 
-/* Of a head with what is short behind it.   returns bytes that came */
+/* Writes the head of a message and, if the message is short, its bytes.   returns bytes
+ * received */
 static int fill_frame(char *frame, int rank)
 {
     const size_t behind = world.bytes > SHORT ? 0 : world.bytes;
@@ -89,7 +90,7 @@ static int fill_frame(char *frame, int rank)
                                  : (int)(HEAD + behind);
 }
 
-/* MPI writes what there is room for. */
+/* Like MPI, fills at most the bytes of the posted receive. */
 static int fill(const struct kg_mpi_piece *p)
 {
     if (p->tag == 0)
@@ -100,7 +101,8 @@ static int fill(const struct kg_mpi_piece *p)
                                       : p->n;
 }
 
-/* One at a time, the last first; what comes in is filled with its rank. */
+/* Completes one posted operation per call, the last first, and fills receives with a
+ * letter that depends on the sending rank. */
 static const char *test_world(int slot, int *done, int *came, int *n_done)
 {
     struct list *l = &world.slot[slot];
@@ -181,7 +183,7 @@ static int join(void **state)
     return 0;
 }
 
-/* ---- what is said ---- */
+/* ---- exchanges ---- */
 static void every_part_arrives_in_one_exchange(void **state)
 {
     struct kg_ranks r;
@@ -202,7 +204,8 @@ static void every_part_arrives_in_one_exchange(void **state)
     assert_int_equal(world.ended, 0);
 }
 
-/* The first that was begun ends first, and only it; each has a place of its own. */
+/* Exchanges finish one at a time, in the order in which they began, and a slot of a
+ * finished exchange is used again. */
 static void several_exchanges_are_on_their_way(void **state)
 {
     struct kg_ranks r;
@@ -238,7 +241,7 @@ static void a_message_is_no_longer_than_mpi_counts(void **state)
     (void)state;
     NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     NEED(kg_ranks_exchange(&r, out, in, "test", err));
-    assert_int_equal(world.slot[0].n, 4); /* a head first */
+    assert_int_equal(world.slot[0].n, 4); /* the head, then at most 2 GiB per piece */
     assert_ptr_equal((char *)world.slot[0].posted[3].data,
                      (char *)NULL + ((size_t)2 << 30));
     assert_int_equal(r.sent, n);
@@ -282,9 +285,10 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     assert_int_equal(world.closed, 0);
 }
 
-/* ---- who is lost ---- */
+/* ---- which rank is lost ---- */
 
-/* Rank 1 waits for the ranks of `silent` and the note comes.   returns its error */
+/* Rank 1 waits until its timeout for rank `silent` while world.coming may arrive.
+ * returns its error */
 static const char *wait_for(int silent, struct kg_ranks *r)
 {
     static struct kg_err why;
@@ -304,7 +308,8 @@ static void assert_named(const char *message, const char *expected)
         fail_msg("expected \"%s\", found \"%s\"", expected, message);
 }
 
-/* Rank 0 answers that it waits for 2: that one is named, by 0, and all hear of it. */
+/* Rank 0 replies that it waits for rank 2, so rank 1 names rank 2 and tells all
+ * others. */
 static void who_waits_for_the_lost_is_not_taken_for_it(void **state)
 {
     struct kg_ranks r;
@@ -336,7 +341,8 @@ static void who_does_not_answer_is_named(void **state)
     kg_ranks_close(&r);
 }
 
-/* Rank 0 has sent what it owes to a later exchange, and is at work. */
+/* Rank 0 has already sent its part of the next exchange and is computing, so it is not
+ * blamed; rank 2 is. */
 static void whose_bytes_are_there_is_not_blamed(void **state)
 {
     struct kg_ranks r;
@@ -411,7 +417,8 @@ static void who_is_asked_answers(void **state)
     kg_ranks_close(&r);
 }
 
-/* Long before its own limit, and itself where it was taken for lost. */
+/* Rank 1 receives the loss long before its own timeout and names the lost rank. If the
+ * others lost rank 1, it says that they waited for it. */
 static void a_loss_that_another_found_is_believed(void **state)
 {
     static const char *const expected[] = {NULL, "the others waited for it",
@@ -440,7 +447,8 @@ static void a_loss_that_another_found_is_believed(void **state)
 
 /* ---- messages that are not the expected ones ---- */
 
-/* Of a lie about a message of n bytes: what rank 0 says, which ends and tells others. */
+/* Rank 2's message of n bytes differs from the expected one in this way: rank 0 refuses
+ * it with that error, tells the others and ends the job. */
 static void lie_about(size_t n, enum lie lie, uint64_t length, const char *expected)
 {
     struct kg_ranks r;
@@ -462,11 +470,11 @@ static void lie_about(size_t n, enum lie lie, uint64_t length, const char *expec
     assert_named(why.message, "from rank 2, found ");
     assert_named(why.message, expected);
     for (size_t i = lie < CUT_TEXT ? 0 : n; i <= n; i++)
-        assert_int_equal(bytes[i], 0x5a); /* not a byte was written, or none beyond */
+        assert_int_equal(bytes[i], 0x5a); /* nothing written, or nothing beyond n */
     assert_int_equal(world.n_told, 2);
     assert_int_equal(world.told[0].kind, UNLIKE);
     assert_int_equal(world.told[0].who, 1);
-    /* and no later exchange is begun */
+    /* no later exchange begins */
     world.slot[0].n = 0;
     assert_int_equal(kg_ranks_exchange(&r, none, in, "test", &why), KG_ECONFLICT);
     assert_int_equal(world.slot[0].n, 0);
@@ -475,7 +483,7 @@ static void lie_about(size_t n, enum lie lie, uint64_t length, const char *expec
     free(bytes);
 }
 
-/* Short ones, of the largest that is short, and longer. */
+/* Short messages, the longest that is sent with its head (SHORT), and longer ones. */
 static const size_t lengths[] = {1, 8, 772, SHORT - 1, SHORT, SHORT + 1, 100000};
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
@@ -503,7 +511,7 @@ static void another_kind_or_length_is_refused_before_a_byte(void **state)
     }
 }
 
-/* The head is right, and MPI counts something else. */
+/* The head is right, but MPI reports another number of bytes. */
 static void a_message_that_is_cut_or_longer_than_its_head_is_refused(void **state)
 {
     (void)state;
@@ -518,7 +526,7 @@ static void a_message_that_is_cut_or_longer_than_its_head_is_refused(void **stat
     }
 }
 
-/* Rank 0 found it first, and says it. */
+/* Rank 0 refused a message first and tells rank 1, which fails in the same way. */
 static void what_another_found_unlike_ends_all(void **state)
 {
     struct kg_ranks r;
@@ -533,7 +541,7 @@ static void what_another_found_unlike_ends_all(void **state)
     assert_int_equal(kg_ranks_any(&r, &x, "test", &why), KG_ECONFLICT);
     assert_named(why.message, "rank 0 got an unexpected message and ended");
     assert_true(r.unlike);
-    world.lie = KIND; /* the status of its end */
+    world.lie = KIND; /* end_world expects the status of an unlike run */
     kg_ranks_close(&r);
     assert_int_equal(world.ended, 1);
 }
@@ -560,7 +568,8 @@ static void never_end(int status)
         pause();
 }
 
-/* A process with this library ends by itself, and says that another was lost. */
+/* A child process that uses this library exits by itself, with the status of a lost
+ * rank. */
 static void expect_left(struct kg_mpi waits, double wait_s)
 {
     int ended;
@@ -578,7 +587,7 @@ static void expect_left(struct kg_mpi waits, double wait_s)
     assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
 }
 
-/* As MPICH's, when the machine of its launcher was lost. */
+/* As MPICH's abort hangs when the launcher's host is lost. */
 static void an_abort_that_waits_for_ever_is_left(void **state)
 {
     struct kg_mpi waits = made_up;
@@ -597,7 +606,7 @@ static const char *open_never(int *me, int *n)
     return NULL;
 }
 
-/* As Open MPI's, where another process is stopped before it comes there. */
+/* As Open MPI's MPI_Init hangs when another process stops before it gets there. */
 static void a_start_that_does_not_return_is_left(void **state)
 {
     struct kg_mpi waits = made_up;
@@ -607,8 +616,8 @@ static void a_start_that_does_not_return_is_left(void **state)
     expect_left(waits, 0.05);
 }
 
-/* Of a rank whose work was done with that status.   returns how the process ends; 42: it
- * went on behind the close */
+/* Closes a rank whose work ended with that status, while the library behaves as `end`
+ * says.   returns the exit status; 42: kg_ranks_close returned */
 static int ends_with(int end, int exit_status)
 {
     int ended;
@@ -628,8 +637,9 @@ static int ends_with(int end, int exit_status)
     return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
 }
 
-/* Whom nobody joins has lost the others, unless it failed by itself: to begin again would
- * not help it. */
+/* A rank that did its work but hangs before the others agree to part exits as having lost
+ * them, so that a launcher may retry. A rank that failed keeps its own status, because a
+ * retry would not help it. */
 static void an_end_that_does_not_return_is_left(void **state)
 {
     (void)state;
@@ -640,7 +650,8 @@ static void an_end_that_does_not_return_is_left(void **state)
     assert_int_equal(ends_with(STAYS_IN_CLOSE, 7), 7);
 }
 
-/* That made-up abort returns; who began again may find the others. */
+/* MPI fails to part, so the rank aborts (the simulated abort returns): a job that is
+ * started again may succeed. */
 static void an_end_that_mpi_refuses_is_an_abort(void **state)
 {
     struct kg_ranks r;
@@ -672,7 +683,7 @@ static void what_mpi_says_is_said(void **state)
     assert_int_equal(world.n_told, 2);
     assert_int_equal(world.told[0].kind, LOST);
     assert_int_equal(world.told[0].who, 2);
-    assert_int_equal(atomic_load(&r.loss->by), 1); /* it speaks, at once */
+    assert_int_equal(atomic_load(&r.loss->by), 1); /* this rank reports the error */
     kg_ranks_close(&r);
     none.open = open_nothing;
     assert_int_equal(kg_ranks_on_shim(&r, &none, 0, &why), KG_EIO);
@@ -680,7 +691,7 @@ static void what_mpi_says_is_said(void **state)
     assert_int_equal(r.n, 0);
 }
 
-/* A lower rank found it too: that one speaks. */
+/* A lower rank met the same error, so only that rank reports it. */
 static void what_mpi_says_to_several_is_said_by_one(void **state)
 {
     struct kg_ranks r;

@@ -1,5 +1,6 @@
-/* NCCL by a library of the tests' own: how it is found, what of it may be missing, that
- * each rank has what was sent to it, and that all hear of what fails on one.
+/* NCCL through a fake library: how the library is found, which missing parts are refused,
+ * that each rank receives what was sent to it, and that all ranks learn of one rank's
+ * failure.
  */
 #include "ranks/message.h"
 #include "ranks/nccl.h"
@@ -78,17 +79,17 @@ static void declarations_are_those_of_nvidias_header(void **state)
                      0);
 }
 
-/* ---- what ranks say of it ---- */
+/* ---- failures that all ranks report ---- */
 
 struct asked {
     const char *folder, *fails; /* fails: what FAKE_NCCL is */
-    const char *says;           /* NULL: all goes well */
+    const char *says;           /* says: NULL if nothing fails */
     kg_status status;
     double wait_s; /* 0: that of the ranks */
-    bool opens;    /* the failure is of a later call */
+    bool opens;    /* opening succeeds and a later call fails */
 };
 
-/* What rank `from` sends to rank `to`: as many bytes as depend on both. */
+/* Bytes that rank `from` sends to rank `to`; different for each pair. */
 static size_t sent(int from, int to)
 {
     return from == to ? 40 : (size_t)(100 * from + to);
@@ -151,7 +152,7 @@ static int speak(struct kg_ranks *r, void *user)
         status = exchange(r, be, turn, &e);
     for (int p = 0; p < r->n; p++)
         all += p != r->me ? 3 * sent(r->me, p) : 0;
-    /* they agree before and after */
+    /* the ranks agree before and after each exchange */
     all += (uint64_t)(3 * 2 * (r->n - 1)) * sizeof(struct kg_ranks_word);
     if (status == KG_OK && r->sent - before != all)
         return 7;
@@ -159,7 +160,7 @@ static int speak(struct kg_ranks *r, void *user)
         fprintf(stderr, "rank %d: %s\n", r->me, e.message);
         return 1;
     }
-    /* the way through the host is there still */
+    /* exchanges through the host still work */
     kg_ranks_forgive(r);
     status = kg_ranks_agree(r, KG_OK, "afterwards", &e);
     kg_ranks_close(r);
@@ -264,10 +265,10 @@ static void what_does_not_come_is_given_up(void **state)
                                    .opens = true});
 }
 
-/* One that is gone has its name, though the library has none for it. */
+/* NCCL does not say which rank left; kedge names it. */
 struct leaving {
     const char *folder;
-    struct kg_ranks_loss *loss; /* shared */
+    struct kg_ranks_loss *loss; /* shared memory */
 };
 
 static int leave(struct kg_ranks *r, void *user)

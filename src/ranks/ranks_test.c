@@ -1,4 +1,4 @@
-/* What ranks say to each other, over shared memory, each rank a thread. */
+/* Exchanges of ranks over shared memory; each rank is a thread. */
 #include "ranks/ranks.h"
 #include "ranks/ranks_testing.h"
 
@@ -92,7 +92,7 @@ static void what_is_sent_arrives(void **state)
     on_all(exchange);
 }
 
-/* What a rank gets by lending: of each part, in a place of its own. */
+/* Where copy_lent collects the lent bytes, LARGE for each rank. */
 struct loan {
     char *bytes; /* (ranks, LARGE) */
     int ranks;
@@ -113,7 +113,7 @@ static void copy_lent(void *context, void *const *lent, size_t at, size_t n)
     l->calls++;
 }
 
-/* Each rank has another number of bytes from all others, rank 0 none. */
+/* Each rank receives me * 300001 bytes from every other rank; rank 0 receives none. */
 static void lend_to_all(struct kg_ranks *r)
 {
     const size_t mine = (size_t)r->me * 300001;
@@ -138,13 +138,14 @@ static void lend_to_all(struct kg_ranks *r)
     free(loan.bytes);
 }
 
-/* Behind messages of any size, by all and by ranks 1 to 3 alone. */
+/* Lending works after ordinary messages of any size, among all ranks and among ranks 1 to
+ * 3 alone. */
 static void lend(struct kg_ranks *r)
 {
     struct kg_ranks part;
     bool any = false;
 
-    r->wait_s = 20; /* what came is looked at byte by byte */
+    r->wait_s = 20; /* bytes are compared one by one, which is slow */
     NEED(kg_ranks_any(r, &any, "test", err));
     lend_to_all(r);
     NEED(kg_ranks_any(r, &any, "test", err));
@@ -205,7 +206,7 @@ static void fail_two(struct kg_ranks *r)
     assert_int_equal(status, KG_ENOSPACE);
     assert_non_null(strstr(e.message, "rank 1 ("));
     assert_non_null(strstr(e.message, "of 1"));
-    /* all know it: nothing is exchanged on the way up */
+    /* the status is already agreed, so this one exchanges nothing */
     assert_int_equal(kg_ranks_agree(r, status, "test", &e), KG_ENOSPACE);
     kg_ranks_forgive(r);
     status = r->me == 3 ? kg_fail(&e, KG_EIO, "again") : KG_OK;
@@ -228,7 +229,7 @@ static void stay_away(struct kg_ranks *r)
     assert_non_null(strstr(e.message, "a step"));
     assert_non_null(strstr(e.message, "nothing from rank 2"));
     assert_int_equal(kg_ranks_agree(r, KG_OK, "another", &e), KG_ETIMEOUT);
-    assert_non_null(strstr(e.message, "a step")); /* at once, and of the first wait */
+    assert_non_null(strstr(e.message, "a step")); /* at once, naming the first wait */
 }
 
 static void a_rank_that_says_nothing_is_named(void **state)
@@ -237,8 +238,9 @@ static void a_rank_that_says_nothing_is_named(void **state)
     on_all(stay_away);
 }
 
-/* Three and one: what is said in a part is not heard outside, a rank has its number of
- * the whole, and what a part knows of all know behind the next agreement. */
+/* Parts of three ranks and of one: messages of a part stay inside it, errors name a rank
+ * by its number in the whole, and a failure in a part reaches all ranks at the next
+ * agreement of the whole. */
 static void speak_in_parts(struct kg_ranks *r)
 {
     struct kg_ranks part;
@@ -272,7 +274,8 @@ static void a_part_speaks_by_itself(void **state)
     on_all(speak_in_parts);
 }
 
-/* Who can say nothing in its part says nothing to the whole: the others wait for it. */
+/* A rank that fails in a part without being able to tell it must not speak to the whole
+ * either: the others are left waiting and see it as lost. */
 static void a_part_without_memory_is_lost_to_the_whole(void **state)
 {
     struct kg_ranks whole = {.n = RANKS}, part;
@@ -287,7 +290,8 @@ static void a_part_without_memory_is_lost_to_the_whole(void **state)
     assert_int_equal(kg_ranks_agree(&whole, KG_OK, "test", &e), KG_ENOMEM);
 }
 
-/* Who comes late does not wait, and a part's time is the whole's. */
+/* A rank that arrives late has no waiting time itself, and the waiting time of a part
+ * counts for the whole. */
 static void come_late(struct kg_ranks *r)
 {
     struct kg_ranks part;
@@ -313,7 +317,7 @@ static void who_waits_for_whom_is_counted(void **state)
     on_all(come_late);
 }
 
-/* A byte from one rank to another.   returns seconds that it took here */
+/* Sends a byte from one rank to another.   returns seconds that this took here */
 static double hand_over(struct kg_ranks *r, int from, int to)
 {
     struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
@@ -329,9 +333,10 @@ static double hand_over(struct kg_ranks *r, int from, int to)
 }
 
 enum { ROUNDS = 11 };
-static int slow; /* of the rounds, as rank 0 finds them */
+static int slow; /* rounds in which rank 0 waited more than 50 ms */
 
-/* Rank 0 sleeps when rank 1 sends. Unless it is woken it looks again after 100 ms. */
+/* Rank 0 is asleep when rank 1 sends. A rank that is not woken only looks again after 100
+ * ms. */
 static void send_to_a_sleeper(struct kg_ranks *r)
 {
     r->wait_s = 20;
@@ -340,7 +345,7 @@ static void send_to_a_sleeper(struct kg_ranks *r)
             usleep(2000);
         if (hand_over(r, 1, 0) > 0.05 && r->me == 0)
             slow++;
-        (void)hand_over(r, 0, 1); /* neither runs ahead */
+        (void)hand_over(r, 0, 1); /* both wait here, so no round overlaps the next */
     }
 }
 
@@ -349,7 +354,7 @@ static void who_sleeps_is_woken(void **state)
     (void)state;
     slow = 0;
     on_all(send_to_a_sleeper);
-    assert_in_range(slow, 0, ROUNDS / 2); /* others may have the core */
+    assert_in_range(slow, 0, ROUNDS / 2); /* half: the core may be busy */
 }
 
 static void collect(struct kg_ranks *r)
@@ -377,7 +382,8 @@ static void the_first_has_what_each_said(void **state)
 
 static struct kg_ranks_loss loss;
 
-/* Rank 3 is gone. Rank 1 alone waits for it and leaves; the others wait for rank 1. */
+/* Rank 3 is gone. Only rank 1 waits for it, and leaves when it finds out; the others wait
+ * for rank 1 and still name rank 3. */
 static void wait_in_a_row(struct kg_ranks *r)
 {
     struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
@@ -402,10 +408,11 @@ static void the_first_that_was_lost_is_blamed_by_all(void **state)
     loss = (struct kg_ranks_loss){0};
     on_all(wait_in_a_row);
     assert_int_equal(atomic_load(&loss.who), 4);
-    assert_int_equal(atomic_load(&loss.by), 0); /* who found it does not say it */
+    assert_int_equal(atomic_load(&loss.by), 0); /* the finder stays silent */
 }
 
-/* Rank 3 is silent. Rank 2 waits for it, 1 for 2 and 0 for 1, whose limit ends first. */
+/* Rank 3 is silent. Rank 2 waits for it, 1 for 2, and 0 for 1; the timeout of rank 0
+ * expires first. */
 static void wait_in_silence(struct kg_ranks *r)
 {
     struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
@@ -450,8 +457,8 @@ static void a_rank_that_takes_nothing_is_named(void **state)
     on_all(send_to_two);
 }
 
-/* Rank 1 has sent what it owes, and leaves; rank 3 is silent. What came of rank 1 waits
- * for that of rank 3. */
+/* Rank 1 sends what it owes and leaves; rank 3 is silent. The bytes of rank 1 are not
+ * lent until those of rank 3 are there, so the timeout must blame rank 3. */
 static void wait_for_the_last(struct kg_ranks *r)
 {
     struct kg_ranks_part out[RANKS] = {{0}};

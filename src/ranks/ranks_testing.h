@@ -14,7 +14,7 @@
 
 enum { RANKS_MOST = 5 };
 struct rank_sockets {
-    int fd[RANKS_MOST][RANKS_MOST]; /* [i][j]: that of rank i to rank j */
+    int fd[RANKS_MOST][RANKS_MOST]; /* [i][j]: socket of rank i to rank j */
     int n;
     struct kg_rings *rings;
 };
@@ -46,10 +46,10 @@ static inline void ranks_part(const struct rank_sockets *s, int me)
         kg_rings_free(s->rings);
 }
 
-/* Body of a rank, in its own process.   returns its exit status */
+/* What each rank runs in its process.   returns its exit status */
 typedef int (*rank_fn)(struct kg_ranks *r, void *user);
 
-/* Starts n processes with it. child (n) */
+/* Starts n processes that each run fn. child (n) */
 static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
 {
     struct rank_sockets s;
@@ -71,7 +71,7 @@ static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
     ranks_part(&s, -1);
 }
 
-/* state (n): status of each, as from waitpid */
+/* state (n): exit status of each, in waitpid's form */
 static inline void ranks_wait(int *state, const pid_t *child, int n)
 {
     for (int p = 0; p < n; p++)
@@ -86,8 +86,7 @@ static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
     ranks_wait(state, child, n);
 }
 
-/* Runs n ranks, which must all end with 0. when: text for the message of one that does
- * not */
+/* Runs n ranks, which must all exit with 0. when: context for the failure message */
 static inline void ranks_end_well(int n, rank_fn fn, void *user, const char *when)
 {
     int ended[RANKS_MOST];

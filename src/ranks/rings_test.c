@@ -1,6 +1,6 @@
-/* Rings: what was put comes out in order whatever the sizes of parts, copied or seen
- * where it lies, a full ring takes nothing, and who sleeps is woken by whoever moved
- * something, once. */
+/* Rings: bytes come out in the order in which they were put, for parts of any size,
+ * copied or read in place; a full ring takes nothing; a sleeping process is woken exactly
+ * once. */
 #include "ranks/sockets.h"
 
 #include "base/need_testing.h"
@@ -13,7 +13,7 @@ enum { BYTES = 3 << 20 };
 
 static char letter(size_t i) { return (char)(i * 31 % 251); }
 
-/* Bytes of the part that begins at `at`: a few, some lines, or more than a ring. */
+/* Bytes of the part that begins at `at`: a few, some cache lines, or more than a ring. */
 static size_t part(size_t at)
 {
     size_t n = at % 3 == 0 ? 1 + at % 97 : at % 3 == 1 ? 64 * (1 + at % 50) : 300001;
@@ -37,7 +37,8 @@ static void *write_all(void *of)
     return NULL;
 }
 
-/* A part as it lies, given back by half of what is seen where that is some lines. */
+/* Reads a part in place. If at least two lines are visible, only half of them are given
+ * back at a time. */
 static void see_part(char *to, struct kg_rings *rings, size_t n)
 {
     for (size_t at = 0; at < n;) {
@@ -51,7 +52,7 @@ static void see_part(char *to, struct kg_rings *rings, size_t n)
         if (seen == 0)
             continue;
         memcpy(to + at, there, seen);
-        memset(there, 0, seen); /* it is the reader's */
+        memset(there, 0, seen); /* the reader may write here until it gives it back */
         kg_rings_give_back(rings, 0, 1, seen);
         at += seen;
     }

@@ -1,4 +1,4 @@
-/* Shares of a row: whole, in order, even. */
+/* Shares of n items cover all items in order, and their sizes differ by at most one. */
 #include "ranks/lanes.h"
 
 #include <setjmp.h>
@@ -26,7 +26,7 @@ static void shares_are_the_row(void **state)
             }
             assert_int_equal(at, n);
         }
-    assert_int_equal(kg_share_of(7, 0, 0).end, 7); /* alone */
+    assert_int_equal(kg_share_of(7, 0, 0).end, 7); /* 0 ranks: one process */
 }
 
 static void shares_by_cost_are_the_row(void **state)

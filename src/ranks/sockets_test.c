@@ -1,6 +1,6 @@
-/* Whom a rank blames at its limit, looked at from inside: what was waited for may come
- * between the last look and the verdict, in a window that no test can aim at. And heads
- * of messages that no rank of this program would send.
+/* Which rank a timeout blames. What a rank waited for may arrive between its last look
+ * and the verdict, a window that a test cannot hit from outside, so this file includes
+ * the source. Also, heads of messages that no rank of this program would send.
  */
 #include "ranks/sockets.c"
 
@@ -38,7 +38,7 @@ static int part(void **state)
     return 0;
 }
 
-/* A byte is owed by rank p. */
+/* Rank p owes this rank a byte. */
 static void owe(int p) { in[p] = (struct kg_ranks_part){&bytes[p], 1}; }
 
 static void send_byte(int from)
@@ -46,7 +46,7 @@ static void send_byte(int from)
     assert_int_equal(kg_rings_put(joined.rings, from, ME, "x", 1), 1);
 }
 
-/* Nothing has room on its way to rank p. */
+/* Fills the ring to rank p, so that this rank's next byte for p cannot be sent. */
 static void fill(int p)
 {
     static char full[1 << 16];
@@ -96,7 +96,8 @@ static void who_takes_nothing_is_blamed_where_nobody_owes(void **state)
     assert_non_null(strstr(why.message, "nothing accepted by rank 1 for"));
 }
 
-/* All answered, so that nobody is missing: one is named that is waited for directly. */
+/* Every rank has replied, so none is missing. The rank that owes a byte is named before
+ * the one whose ring is full. */
 static void who_owes_is_blamed_first(void **state)
 {
     (void)state;
@@ -113,7 +114,8 @@ static void who_owes_is_blamed_first(void **state)
 enum { MOST = 20000 };
 static unsigned char wanted[MOST + 1];
 
-/* Rank 2 sends that head where n bytes are expected: all is refused, and none written. */
+/* Rank 2 sends this head where n bytes are expected: the exchange is refused and nothing
+ * is written. */
 static void refuse(const struct kg_ranks_head *head, size_t n, const char *found)
 {
     loss = (struct kg_ranks_loss){0};
@@ -154,7 +156,8 @@ static void another_kind_or_length_is_refused_before_a_byte(void **state)
     }
 }
 
-/* Another rank left for such a message: this one hears of it, and waits no more. */
+/* Another rank left because of an unexpected message: this rank learns it and stops
+ * waiting. */
 static void what_another_found_unlike_ends_this_one(void **state)
 {
     (void)state;
