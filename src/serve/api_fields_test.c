@@ -1,4 +1,4 @@
-/* Tests of the API as data: what a request may say, and how it is refused. */
+/* Tests of request fields: what is accepted, and how the rest is refused. */
 #include "serve/api_testing.h"
 
 static void every_used_field_is_taken(void **state)
@@ -300,7 +300,8 @@ static void what_is_wrong_is_named(void **state)
     }
 }
 
-/* What cannot change an answer, or says what is so already. */
+/* Accepted and ignored: fields that cannot change an answer, or that request what happens
+ * anyway. */
 static void hints_of_clients_are_passed_over(void **state)
 {
     static const char *const hints[] = {
@@ -331,7 +332,7 @@ static void hints_of_clients_are_passed_over(void **state)
     }
 }
 
-/* All that vLLM's schema names and clients send. */
+/* Every field of vLLM's schema that clients send. */
 static void a_request_in_ids_is_read(void **state)
 {
     (void)state;
@@ -360,7 +361,7 @@ static void a_request_in_ids_is_read(void **state)
     need(encode(KG_API_GENERATE,
                 "{\"token_ids\":[5],\"sampling_params\":{\"logprobs\":1}}"));
     assert_true(r.logprobs && r.top_logprobs == 0);
-    assert_int_equal(r.max_tokens, 63); /* what is left, not 16 */
+    assert_int_equal(r.max_tokens, 63); /* the rest of the context, not 16 */
     need(encode(KG_API_GENERATE, "{\"token_ids\":[5]}"));
     assert_true(!r.logprobs && r.id == NULL);
     refused(encode(KG_API_GENERATE, "{\"token_ids\":[]}"), "token_ids", "at least one");
@@ -400,8 +401,8 @@ static void what_is_added_to_logits_is_read(void **state)
     assert_true(r.bias_ids[1].id == 15 && r.bias_ids[1].add == 2.5f);
 }
 
-/* What vLLM's build_chat_params hands to the template: the field, and enable_thinking
- * unless it is given. */
+/* The template gets what vLLM's build_chat_params passes: the field and, unless the
+ * request sets it, enable_thinking. */
 static void effort_goes_to_the_template(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
-/* Fuzz target: whatever a request's body is, it is taken or refused with a 4xx and an
- * error that is JSON; and whatever an answer is, what a stream tells of it before the
- * tool calls is its content. */
+/* Fuzz target: any request body is accepted, or refused with a 4xx status and a JSON
+ * error. For any answer, what a stream sends before the tool calls is exactly the
+ * content. */
 #include "serve/api.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void fuzz_calls(const char *text, size_t n)
     kg_tool_calls_release(&whole);
 }
 
-/* The first byte chooses the kind. */
+/* The first byte chooses the kind of request. */
 int kg_fuzz_api(const uint8_t *bytes, size_t n)
 {
     static const char words[] = "{{ messages[0].content }}{{ x }}{{ tools }}";

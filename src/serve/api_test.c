@@ -1,5 +1,5 @@
-/* Tests of the API as data: prompts that become tokens, and what answers look like. What
- * a request may say is tested by api_fields_test.c. */
+/* Tests of the API without a server: how prompts become tokens, and the form of answers.
+ * api_fields_test.c tests the fields of requests. */
 #include "serve/api_testing.h"
 
 static void prompts_become_tokens(void **state)
@@ -17,7 +17,7 @@ static void prompts_become_tokens(void **state)
     assert_int_equal(r.n_prompts, 2);
     need(encode(KG_API_COMPLETION, "{\"prompt\":[[5,6,14],[1]]}"));
     assert_int_equal(r.prompts[1].ids.n, 1);
-    /* what a client sends back of an answer is no more than that */
+    /* fields of an answer that clients send back are accepted, and unused ones ignored */
     need(encode(
         KG_API_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"name\":\"x\",\"content\":\"1\"},"
@@ -44,7 +44,8 @@ static kg_status ask_with_tools(const char *more)
     return encode(KG_API_CHAT, body);
 }
 
-/* The template gets the tools, and arguments as an object. */
+/* The template gets the tools, and the arguments of a call as an object instead of
+ * text. */
 static void tools_go_to_the_template(void **state)
 {
     (void)state;
@@ -55,7 +56,7 @@ static void tools_go_to_the_template(void **state)
     need(ask_with_tools(""));
     assert_int_equal(r.prompts[0].ids.n, 5);
     assert_int_equal(r.prompts[0].ids.ids[2], 9);
-    assert_false(r.reads_calls); /* not the form that is known */
+    assert_false(r.reads_calls); /* the template has another form of calls */
     need(ask_with_tools(",\"tool_choice\":\"none\",\"parallel_tool_calls\":false"));
     assert_int_equal(r.prompts[0].ids.n, 4);
     need(ask_with_tools(",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true"));
@@ -91,7 +92,7 @@ static void is_rendered_as(const char *messages, const char *expected)
     kg_ids_release(&ids);
 }
 
-/* The rendered digits: 7 calls, 8 a name, then thought and content. */
+/* The template renders 7 for tool calls and 8 for a name, then reasoning and content. */
 static void messages_come_as_clients_send_them(void **state)
 {
 #define USER   "{\"role\":\"user\",\"content\":\"1\"}"
@@ -144,7 +145,7 @@ static void the_day_is_the_servers(void **state)
     need(parse(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}"));
     need(kg_api_encode(&r, &fault, &m, &err));
     assert_int_equal(r.prompts[0].ids.n, 3);
-    assert_int_equal(r.prompts[0].ids.ids[0], r.prompts[0].ids.ids[2]); /* 191 */
+    assert_int_equal(r.prompts[0].ids.ids[0], r.prompts[0].ids.ids[2]); /* day 191 */
     m.date = NULL;
     need(parse(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}"));
     need(kg_api_encode(&r, &fault, &m, &err));
@@ -204,7 +205,7 @@ static void what_the_template_leaves_out_is_refused(void **state)
             "message 1: expected a chat template that writes the text of role 'usr'");
     need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"developer\",\"content\":\"12\"},"
                              "{\"role\":\"user\",\"content\":\"1\"}]}"));
-    assert_int_equal(r.prompts[0].ids.n, 3); /* as the system's */
+    assert_int_equal(r.prompts[0].ids.n, 3); /* as with the role system */
     with_template(NULL);
 }
 
@@ -258,7 +259,7 @@ static void what_does_not_fit_the_model_is_refused(void **state)
 
 /* ---- answers ---- */
 
-/* A trajectory of prompt "1" and answer "2," with two other ids each. */
+/* Prompt "1" and completion "2,", with two other likely tokens for each token. */
 static void make_traj(struct kg_traj *t)
 {
     const int32_t prompt = 5;
@@ -389,7 +390,7 @@ static const char IDS_PIECE[] =
     "[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]], \"routed_experts\": null, "
     "\"weight_versions\": null}";
 
-/* Prompt 5, answer 6, 14, 2, of which the second was drawn from all of the vocabulary. */
+/* Prompt 5, completion 6, 14, 2; the second token was sampled without truncation. */
 static void make_truncated(struct kg_traj *t)
 {
     static const int32_t first[] = {6, 8}, second[] = {8, 14};
@@ -407,7 +408,8 @@ static void make_truncated(struct kg_traj *t)
         need(kg_traj_push(t, &steps[i], &err));
 }
 
-/* The sampled token first, then the likeliest others; what truncation kept of each. */
+/* For each token, the sampled one comes first, then the likeliest others; the sampling
+ * mask lists what truncation kept. */
 static void answers_in_ids_have_the_shape_of_vllm(void **state)
 {
     struct kg_traj t;
@@ -429,13 +431,13 @@ static void answers_in_ids_have_the_shape_of_vllm(void **state)
     c = (struct kg_api_choice){.index = 3, .t = &t, .from = 2, .to = 3};
     need(kg_api_put_choice(&out, &a, true, &c, &err));
     assert_string_equal(out.data, IDS_PIECE);
-    t.logp[2] = -1.0f / 0.0f; /* nobody is to train on a number that stands for it */
+    t.logp[2] = -1.0f / 0.0f; /* refused: a client might train on a made-up number */
     assert_int_equal(kg_api_put_choice(&out, &a, false, &c, &err), KG_ENONFINITE);
     kg_str_release(&out);
     kg_traj_release(&t);
 }
 
-/* The prompt "12" behind a token that is not of the text, and the answer "," or none. */
+/* The prompt is a token without text, then "12"; the completion is "," or empty (n 0). */
 static void echo_is(const char *body, size_t n, const char *expected)
 {
     int32_t ids[] = {5, 5, 6}, top_ids[] = {-1, 7, 6};
@@ -487,7 +489,7 @@ static void an_echoed_prompt_is_listed_before_the_answer(void **state)
             "1]}, \"finish_reason\": \"length\"}");
 }
 
-/* An end token has a name, and none of it is in the text. */
+/* An end token has a name in the log-probs and no bytes in the text. */
 static void special_tokens_take_no_place_in_a_text(void **state)
 {
     struct kg_tokenizer *small;
@@ -564,7 +566,7 @@ static void calls_have_the_shape_of_the_api(void **state)
               "\"arguments\": \"{}\"}}]}, \"logprobs\": null, \"finish_reason\": null}");
     calls_are(strchr(two, '\n') + 1, KG_FINISH_LENGTH, true,
               "{\"index\": 2, \"delta\": {}, \"logprobs\": null, \"finish_reason\": "
-              "\"tool_calls\"}"); /* the limit cut nothing off */
+              "\"tool_calls\"}"); /* the answer was not cut off */
 }
 
 static void scores_are_wanted_for_echo_with_logprobs(void **state)
@@ -629,7 +631,8 @@ static void tokens_are(enum kg_api_kind kind, const char *body, const char *expe
     kg_str_release(&out);
 }
 
-/* As data.system and data.opening in training; a system prompt that is there stays. */
+/* As data.system and data.opening do in training. A system prompt in the messages is
+ * kept. */
 static void a_conversation_gets_system_prompt_and_opening(void **state)
 {
     static const char turns[] = "{% for m in messages %}{{ m.content }},{% endfor %}";
@@ -673,7 +676,8 @@ static void text_becomes_ids_and_ids_text(void **state)
     refused(encode(KG_API_DETOKENIZE, "{\"tokens\":[[1]]}"), "tokens", "token 0");
 }
 
-/* As one token, and as tokens of a byte each. */
+/* The offset of each byte is the same whether the text comes as one token or byte by
+ * byte. */
 static void offset_is(const char *text, const char *expected)
 {
     struct kg_api_offset whole = {0};
@@ -695,7 +699,7 @@ static void a_character_counts_when_it_is_complete(void **state)
     offset_is("a\303\251\342\202\254", "1 1 2 2 2 3 ");
     offset_is("\360\237\230\200x", "0 0 0 1 2 ");
     offset_is("\377\342\202", "1 1 1 "); /* the end may become one yet */
-    offset_is("\342\202x", "0 0 2 ");    /* cut: one stands for both */
+    offset_is("\342\202x", "0 0 2 ");    /* cut: one U+FFFD for both bytes */
     offset_is("\342\303\251", "0 1 2 ");
     offset_is("\340\200\200", "0 0 3 ");
 }

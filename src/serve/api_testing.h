@@ -1,5 +1,5 @@
-/* Shared by tests of the API as data: a model of digits, a request, and checks of reading
- * and refusing it.
+/* Shared by tests of the API without a server: a model whose tokens are digits, a
+ * request, and checks that a request is accepted or refused.
  *
  * Included by *_test.c only. Failing helpers fail the test.
  */
@@ -76,8 +76,7 @@ TEST_UNUSED static kg_status encode(enum kg_api_kind kind, const char *body)
     return kg_api_encode(&r, &fault, &m, &err);
 }
 
-/* Checks that the request is refused, with this field at fault and this text in the
- * message. */
+/* The request is refused; the error names this field and contains `part`. */
 TEST_UNUSED static void refused(kg_status status, const char *param, const char *part)
 {
     struct kg_str body = {0};

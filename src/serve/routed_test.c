@@ -1,4 +1,4 @@
-/* routed_experts: an answer tells the experts that one forward over its tokens chooses,
+/* routed_experts: an answer reports the experts that a forward over its tokens chooses,
  * in the form that released clients read. */
 #include "rollout/rollout_testing.h"
 
@@ -45,7 +45,8 @@ static struct kg_model *open_model(const char *name)
     return m;
 }
 
-/* What a forward over the tokens chooses, as bytes of [n - 1, layers, k]. */
+/* The experts that one forward over the tokens chooses, as bytes of [n - 1, layers,
+ * k]. */
 static size_t expected(unsigned char *out, const struct kg_model *m, const int32_t *ids,
                        size_t n)
 {
@@ -73,7 +74,8 @@ static size_t expected(unsigned char *out, const struct kg_model *m, const int32
     return at;
 }
 
-/* Its ids are 5, 9, 3 and those of the answer. */
+/* The sequence is the prompt 5, 9, 3 and the ids of the answer; `from` is the first
+ * position reported. */
 static void check_choice(const struct kg_model *m, const struct kg_json *choice, int from)
 {
     const struct kg_json *routed = kg_json_get(choice, "routed_experts");
@@ -109,7 +111,7 @@ static void an_answer_tells_its_experts(void **state)
 {
     static const struct {
         const char *path, *body;
-        int from, choices; /* 0: it tells none */
+        int from, choices; /* choices 0: none is reported */
     } rows[] = {
         {"/inference/v1/generate", GENERATE("", ""), 0, 1},
         {"/inference/v1/generate", GENERATE("", ", \"n\": 3"), 0, 3},
@@ -153,7 +155,7 @@ static void an_answer_tells_its_experts(void **state)
     }
 }
 
-/* A limit of the memory, and a model that has none. */
+/* Refused: more experts than the memory bound allows, and a model without experts. */
 static void experts_that_cannot_be_told_are_refused(void **state)
 {
     struct kg_model *dense = open_model("qwen3"), *m = open_model("olmoe");

@@ -1,5 +1,5 @@
-/* Tests of the server in this process: clients that come and leave, failures that stay
- * alone, the drain, and memory that is given back. */
+/* Tests of the server in this process: clients that connect and leave, failures that
+ * affect one request only, the drain, and memory that is freed. */
 #include "rollout/rollout_testing.h"
 
 #include "base/rng.h"
@@ -33,7 +33,7 @@ static int teardown(void **state)
     (void)state;
     kg_model_free(model);
     kg_tokenizer_close(tok);
-    return 0; /* an OpenMP's threads may keep their scratch after their server */
+    return 0; /* no leak check: OpenMP threads may keep scratch after the server */
 }
 
 static void start(struct kg_serve_opts opts)
@@ -62,7 +62,7 @@ static void end(void)
     kg_serve_close(server);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 struct answers {
     int n;
@@ -103,7 +103,7 @@ static void wait_answers(void)
     assert_int_equal(kg_http_client_waiting(client), 0);
 }
 
-/* The ids behind "token_ids": as text. */
+/* The ids in the array "token_ids", as text. */
 static void ids_of(char *out, size_t size, const char *body)
 {
     const char *at = strstr(body, "\"token_ids\": ");
@@ -165,13 +165,11 @@ static void answers_do_not_depend_on_company(void **state)
     end();
 }
 
-/* Seeds s and s + 1 of two requests are the two answers of one, where the draw changes
- * between them, too. */
 /* ---- adapters ---- */
 
 enum { ADAPTERS = 2, ASKED = 9 };
 
-/* A fresh one with B moved, so that it says something. */
+/* A fresh adapter with B changed from zero, so that it changes the answers. */
 static struct kg_model *adapted(int32_t rank)
 {
     const struct kg_lora lora = {.rank = rank, .alpha = 40};
@@ -197,7 +195,7 @@ static void ask_model(uint64_t ticket, const char *name)
     ask(ticket, body);
 }
 
-/* Token ids and log-probs, which do not name the model. */
+/* Everything from "choices" on, because what is before it names the model. */
 static void choices_of(char *out, size_t size, const char *body)
 {
     const char *at = strstr(body, "\"choices\"");
@@ -205,7 +203,8 @@ static void choices_of(char *out, size_t size, const char *body)
     snprintf(out, size, "%s", at);
 }
 
-/* The model, or an adapter as the one model, asks its share of what is asked. */
+/* Serves the model, then each adapter as the only model; each gets the requests that are
+ * its own in the mixed run. */
 static void answers_alone(char answers[ASKED][4096], struct kg_model *const *others)
 {
     for (int a = 0; a <= ADAPTERS; a++) {
@@ -266,7 +265,7 @@ static void two_models_of_one_name_are_refused(void **state)
     kg_model_free(other);
 }
 
-/* ---- what ends an answer ---- */
+/* ---- how an answer ends ---- */
 
 static size_t numbers_of(int32_t *out, const char *body, const char *name)
 {
@@ -282,7 +281,7 @@ static size_t numbers_of(int32_t *out, const char *body, const char *name)
     return n;
 }
 
-/* The texts of all pieces of an answer. */
+/* Concatenates the texts of all chunks of a stream. */
 static void texts_of(char *out, size_t size, const char *body)
 {
     out[0] = '\0';
@@ -293,7 +292,7 @@ static void texts_of(char *out, size_t size, const char *body)
     }
 }
 
-/* Log-probs of an answer in ids, or of a completion, as they are written. */
+/* Log-probs of an answer, as text; of /generate or of a completion. */
 static void logps_of(char *out, size_t size, const char *body)
 {
     const char *at = strstr(body, "\"token_logprobs\": [");
@@ -307,12 +306,12 @@ static void logps_of(char *out, size_t size, const char *body)
         const char *value = strstr(at, "\"logprob\": ") + strlen("\"logprob\": ");
         size_t n = strlen(out);
         snprintf(out + n, size - n, "%.*s, ", (int)strcspn(value, ","), value);
-        body = strstr(value, "]}"); /* the token is listed again, among the likeliest */
+        body = strstr(value, "]}"); /* skips the top log-probs, which repeat the token */
     }
 }
 
-/* Ids and log-probs are those of a completion, whole or in pieces; what truncation kept
- * is as large as top_k. */
+/* /generate gives the ids and log-probs that a completion gives, whole or streamed; the
+ * sampling mask has top_k ids. */
 static void ids_are_answered_as_text_is(void **state)
 {
     enum { SEEDS = 12, LONG = 10 };
@@ -355,8 +354,8 @@ static void ids_are_answered_as_text_is(void **state)
     end();
 }
 
-/* With output_mode "text" an answer in ids has the text of the completion as well, whole
- * or in pieces, and its tokens have their names and bytes. */
+/* With output_mode "text", an answer in ids also has the completion's text, whole or
+ * streamed, and its tokens have names and bytes. */
 static void ids_have_their_text(void **state)
 {
     static const char *const how[] = {"",
@@ -401,7 +400,7 @@ static void ids_have_their_text(void **state)
     end();
 }
 
-/* Log-probs of a prompt, as they are written: each token's is the first of its entry. */
+/* Log-probs of a prompt, as text; in each entry the prompt's own token comes first. */
 static void prompt_logps_of(char *out, size_t size, const char *body)
 {
     const char *at = strstr(body, "\"prompt_logprobs\": [null");
@@ -418,7 +417,8 @@ static void prompt_logps_of(char *out, size_t size, const char *body)
     }
 }
 
-/* They are those that a completion lists with echo, however many stand beside them. */
+/* The same log-probs as a completion with echo lists, however many top log-probs are
+ * requested. */
 static void a_prompt_in_ids_is_scored_as_text_is(void **state)
 {
     char body[256], echoed[1024], scored[1024];
@@ -444,7 +444,8 @@ static void a_prompt_in_ids_is_scored_as_text_is(void **state)
     end();
 }
 
-/* 2 MiB are room for 32,768 ids: of two answers 168 tokens at the whole vocabulary. */
+/* 2 MiB hold 32,768 ids of masks. With min_p near 0 a mask has the whole vocabulary, so
+ * two answers of 168 tokens fit and two of 169 do not. */
 static void masks_do_not_fill_the_memory(void **state)
 {
     static const char form[] =
@@ -464,8 +465,8 @@ static void masks_do_not_fill_the_memory(void **state)
     end();
 }
 
-/* As vLLM: the id is listed, has no text, and the rest is that of an answer which goes
- * on; a stream tells the same, ignore_eos or not. */
+/* As in vLLM: the stop id is listed and has no text; before it the answer is the same as
+ * without a stop. A stream gives the same, with or without ignore_eos. */
 static void an_answer_ends_by_stop_id(void **state)
 {
     enum { SEEDS = 12, LONG = 24 };
@@ -501,7 +502,7 @@ static void an_answer_ends_by_stop_id(void **state)
         texts_of(text, sizeof text, got.body[2]);
         assert_string_equal(text, whole);
         assert_non_null(strstr(got.body[2], "\"finish_reason\": \"stop\""));
-        /* the text of the tokens before it is that of an answer that the limit cut */
+        /* the text before it is that of an answer cut off there by max_tokens */
         snprintf(body, sizeof body, form, (int)(end > 0 ? end : 1), seed, "");
         ask(3, body);
         wait_answers();
@@ -511,6 +512,8 @@ static void an_answer_ends_by_stop_id(void **state)
     end();
 }
 
+/* n answers with seed s are the answers of n requests with seeds s, s + 1, ..., also where
+ * a new draw begins (at seed 4096). */
 static void answer_i_is_drawn_with_seed_plus_i(void **state)
 {
     static const char form[] =
@@ -535,7 +538,7 @@ static void answer_i_is_drawn_with_seed_plus_i(void **state)
     end();
 }
 
-/* The same prompt again gets other answers: those that n would have given. */
+/* The same prompt twice gets different answers: those that n would have given. */
 static void every_prompt_has_seeds_of_its_own(void **state)
 {
     char one[512];
@@ -571,7 +574,7 @@ static void a_failure_is_an_answer_and_the_server_lives_on(void **state)
     assert_non_null(strstr(got.body[0], "\"type\": \"server_error\""));
     ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5,\"stream\":true}");
     wait_answers();
-    assert_int_equal(got.status[0], 500); /* nothing had been streamed yet */
+    assert_int_equal(got.status[0], 500); /* 500, because nothing had been streamed yet */
     weight[0] = good;
     ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5}");
     wait_answers();
@@ -618,7 +621,7 @@ static void what_is_open_after_the_drain_gets_an_error(void **state)
     }
 }
 
-/* What stands between a choice's index and its end. */
+/* A choice's text and log-probs, without its index and the reason for its end. */
 static void choice_of(char *out, size_t size, const char *body)
 {
     const char *at = strstr(body, "\"text\": ");
@@ -628,7 +631,8 @@ static void choice_of(char *out, size_t size, const char *body)
     snprintf(out, size, "%.*s", (int)(end - at), at);
 }
 
-/* Two groups then, of which one has the prompt scored for both. */
+/* Seeds 4095 and 4096 belong to different draws (KG_SEED_SAMPLES), so the request has two
+ * groups; the prompt is scored in one of them and listed for both. */
 static void a_scored_prompt_is_listed_across_a_change_of_draw(void **state)
 {
     static const char form[] = "{\"prompt\":\"abcd\",\"max_tokens\":6,\"seed\":%d,"
@@ -653,15 +657,15 @@ static void a_scored_prompt_is_listed_across_a_change_of_draw(void **state)
     end();
 }
 
-/* Streams that are read, left at once, left half-way, or never read; then all is as it
- * was. */
+/* Streams that are read, closed at once, closed half-way, or never read. Afterwards the
+ * server is idle and answers as before. */
 static void misbehave(uint32_t round)
 {
     const struct kg_rng_key key = {5, KG_RNG_TEST};
     static const char stream[] = "{\"prompt\":\"abc\",\"max_tokens\":60,\"ignore_eos\":"
                                  "true,\"n\":3,\"stream\":true,"
                                  "\"logprobs\":3,\"stop\":[\"zz\"]}";
-    /* scored for several steps, for two groups of one prompt */
+    /* long prompts, scored over several steps for two groups of samples */
     static const char scored[] = "{\"prompt\":[" IDS_64 "," IDS_64 "," IDS_64 "," IDS_64
                                  "],\"max_tokens\":60,\"ignore_eos\":true,\"echo\":true,"
                                  "\"logprobs\":3,\"n\":3,\"seed\":4095}";
@@ -688,7 +692,7 @@ static void wait_idle(void)
     struct kg_http_client_opts c = {.max_in_flight = 64, .tries = 1};
     char where[80];
     bool idle = false;
-    kg_http_client_close(client); /* and its connections */
+    kg_http_client_close(client); /* closes its connections too */
     NEED(kg_http_client_open(&client, &c, err));
     snprintf(where, sizeof where, "http://127.0.0.1:%d/metrics", kg_serve_port(server));
     for (int i = 0; i < 500 && !idle; i++) {
@@ -703,7 +707,7 @@ static void wait_idle(void)
         fail_msg("still busy: %s", got.body[0]);
 }
 
-/* Token 7 makes an answer fail; the one beside it would have gone on. */
+/* Token 7 makes its answer fail; the other answer of the request could have continued. */
 static void a_failed_answer_ends_its_siblings(void **state)
 {
     struct kg_model *good = model;
@@ -727,7 +731,7 @@ static void a_failed_answer_ends_its_siblings(void **state)
     model = good;
 }
 
-/* What was asked and what was answered, over every prompt of a request. */
+/* Counts prompt and completion tokens over every prompt of a request. */
 static void tokens_of_prompts_and_answers_are_counted(void **state)
 {
     (void)state;
@@ -741,7 +745,7 @@ static void tokens_of_prompts_and_answers_are_counted(void **state)
     end();
 }
 
-/* 64 x 12 x 21 log-probs, nearly the most: all of it reaches a client that reads. */
+/* 64 x 12 x 21 log-probs, nearly the maximum: a client that reads gets all of them. */
 static void a_stream_of_a_long_list_arrives(void **state)
 {
     (void)state;
@@ -757,7 +761,8 @@ static void a_stream_of_a_long_list_arrives(void **state)
 
 static void clients_that_leave_take_their_memory_with_them(void **state)
 {
-    /* the queue of requests keeps the room of its longest: who comes when is not given */
+    /* the request queue keeps its largest size, and how many requests queue at once
+     * varies */
     enum { ROUNDS = 6, MORE = 8192 };
     uint64_t after_first = 0;
     (void)state;
@@ -776,8 +781,8 @@ static void clients_that_leave_take_their_memory_with_them(void **state)
     end();
 }
 
-/* Whichever thread meets it: the one that asks is answered or cut off, and the next one
- * is answered. */
+/* Allocation n fails, in whichever thread makes it: that request is answered or its
+ * connection closed, and the next request is answered. */
 static void memory_that_runs_out_ends_one_answer(void **state)
 {
     const struct timeval patience = {.tv_sec = 5};
@@ -792,7 +797,7 @@ static void memory_that_runs_out_ends_one_answer(void **state)
                                      "\"echo\":true,\"stream\":true}");
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         ssize_t some = recv(fd, text, sizeof text - 1, 0);
-        assert_true(some >= 0 || errno == ECONNRESET); /* not silence */
+        assert_true(some >= 0 || errno == ECONNRESET); /* not a hang */
         text[some > 0 ? some : 0] = '\0';
         out_of_memory += strstr(text, "HTTP/1.1 503") != NULL;
         kg_mem_fail_at(0);
@@ -809,7 +814,7 @@ static void memory_that_runs_out_ends_one_answer(void **state)
     end();
 }
 
-/* A client that asks and does not read. */
+/* Sends a request for /tokenize and never reads the answer. */
 static int ask_for_tokens(size_t letters)
 {
     static char text[4 << 20];
@@ -836,7 +841,7 @@ static int ask_for_tokens(size_t letters)
     return fd;
 }
 
-/* How often /tokenize was answered so, as got.body[0] has the metrics. */
+/* Number of /tokenize answers with this status, from the metrics in got.body[0]. */
 static int tokenized(int status)
 {
     char key[64];
@@ -847,8 +852,8 @@ static int tokenized(int status)
 
 static bool all_tokenized(int n) { return tokenized(200) + tokenized(503) == n; }
 
-/* The server below, which counts an answer a moment later, has as many at least: what it
- * refuses itself, a page of metrics too, it alone counts. */
+/* The HTTP server counts an answer a moment after the API does. Its 5xx count is at least
+ * the API's 503s, because it also counts requests that it refuses itself. */
 static bool counted_below(int n)
 {
     const char *errors = strstr(got.body[0], "\nkedge_http_errors_5xx_total ");
@@ -871,7 +876,7 @@ static void wait_metrics(bool (*until)(int n), int n)
              errors ? errors + 1 : got.body[0]);
 }
 
-/* An answer for which there is no room is counted as the 503 that it becomes. */
+/* An answer that finds no room in memory becomes a 503, and is counted as one. */
 static void an_answer_without_room_is_counted_as_what_it_becomes(void **state)
 {
     enum { MANY = 4, LETTERS = 3 << 20 };
@@ -908,7 +913,7 @@ static void a_server_that_cannot_get_memory_does_not_open(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
-/* A template that would hold up every chat request does not get as far as the port. */
+/* A template that fails on every chat request is refused before the server listens. */
 static void a_template_that_fails_is_found_before_listening(void **state)
 {
     static const char *const texts[] = {

@@ -1,4 +1,4 @@
-/* For tests of the server: it runs in a thread of this process until `stop`. */
+/* For tests of the server: runs it in a thread of this process until `stop`. */
 #ifndef KG_SERVE_SERVE_TESTING_H
 #define KG_SERVE_SERVE_TESTING_H
 

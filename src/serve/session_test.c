@@ -1,8 +1,9 @@
-/* Tests of sessions: what is continued is exactly the ids that were sampled and the ids
- * of the text that follows them; all else is tokenised whole, as without a session.
+/* Tests of sessions: a continued prompt is exactly the ids that were sampled, then the
+ * ids of the text that follows them. Every other prompt is tokenised whole, as without a
+ * session.
  *
- * The law is checked by itself, with answers sampled letter by letter, which no tokeniser
- * would write so: rendering the conversation again gives other ids. */
+ * Most answers here are sampled letter by letter, as no tokeniser would write them, so
+ * that tokenising the conversation again would give other ids. */
 #include "rollout/rollout_testing.h"
 
 #include "serve/api.h"
@@ -55,7 +56,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- turns without an engine ---- */
+/* ---- turns without a server ---- */
 
 static struct kg_session_stats stats(void)
 {
@@ -84,7 +85,7 @@ static void prepare(struct kg_api_request *r, const char *session, int32_t adapt
     NEED(kg_api_encode(r, &fault, &m, err));
 }
 
-/* Ids as no tokeniser writes them: a letter each, or with `whole` as it does. */
+/* Ids of the text: one token per letter or, with `whole`, the tokeniser's own. */
 static void sample(struct kg_ids *ids, const char *text, bool whole)
 {
     const struct kg_encode_opts opts = {.parse_special = true, .continues = true};
@@ -97,7 +98,7 @@ static void sample(struct kg_ids *ids, const char *text, bool whole)
     NEED(kg_tokenizer_encode(ids, tok, text, strlen(text), opts, err));
 }
 
-/* The answer to a request is kept. ids: of prompt and answer */
+/* Keeps the answer to a request. ids: those of prompt and answer */
 static void keep(struct kg_ids *ids, const struct kg_api_request *r, const char *text,
                  bool whole)
 {
@@ -117,7 +118,7 @@ static void keep(struct kg_ids *ids, const struct kg_api_request *r, const char 
     kg_str_release(&all);
 }
 
-/* The prompt is the kept ids and those of the rest of its rendering. */
+/* The prompt is the kept ids, then the ids of the rest of its rendering. */
 static void is_continued(const struct kg_api_request *r, const struct kg_ids *kept)
 {
     const struct kg_encode_opts opts = {.parse_special = true, .continues = true};
@@ -136,7 +137,7 @@ static void is_continued(const struct kg_api_request *r, const struct kg_ids *ke
     kg_ids_release(&rest);
 }
 
-/* The prompt is that of the same request without a session. */
+/* The prompt is the one that the request has without a session. */
 static void is_whole(const struct kg_api_request *r, const char *fields)
 {
     struct kg_api_request plain;
@@ -267,11 +268,11 @@ static void what_is_sampled_is_continued_or_a_branch_begins(void **state)
     }
 }
 
-/* ---- sessions, and branches of one ---- */
+/* ---- sessions and their branches ---- */
 
 #define ASKED(answer) TALK(USER "," SAYS("assistant", answer) "," NEXT)
 
-/* A turn whose answer is kept, or not (NULL). returns whether it was continued */
+/* A turn; its answer is kept unless NULL.   returns whether the turn was continued */
 static bool turn(struct kg_ids *ids, const char *session, int32_t adapter,
                  const char *fields, const char *answer, bool whole)
 {
@@ -319,7 +320,8 @@ static void answers_belong_to_one_session_of_one_model(void **state)
     kg_sessions_free(sessions);
 }
 
-/* n answers, and a turn that is asked twice: the client's history says which it took. */
+/* n answers to one turn, and a turn requested twice: the client's history tells which
+ * answer it continues. */
 static void branches_of_one_session_continue_where_they_were(void **state)
 {
     static const char *const said[] = {"hello", "the", "there", "hell", "e", "lo"};
@@ -356,8 +358,8 @@ static void branches_of_one_session_continue_where_they_were(void **state)
     kg_sessions_free(sessions);
 }
 
-/* The same text sampled twice: with the same ids it is one answer, with others it is not
- * known which of the two the client goes on with. */
+/* The same text sampled twice. With the same ids it is one answer; with different ids
+ * nothing says which of the two the client continues, so the turn is tokenised whole. */
 static void one_text_of_two_tokenisations_is_not_guessed(void **state)
 {
     struct kg_ids ids = {0};
@@ -376,7 +378,7 @@ static void one_text_of_two_tokenisations_is_not_guessed(void **state)
     kg_sessions_free(sessions);
 }
 
-/* A long conversation is held once: its turns add what they add. */
+/* A conversation is held once: each turn adds only its own bytes. */
 static void memory_is_that_of_the_last_turn(void **state)
 {
     struct kg_str talk = {0};
@@ -398,7 +400,7 @@ static void memory_is_that_of_the_last_turn(void **state)
     kg_sessions_free(sessions);
 }
 
-/* The one not used for the longest time goes, whole, and is counted. */
+/* The least recently used session is evicted whole, and counted. */
 static void the_oldest_session_makes_room(void **state)
 {
     struct kg_ids ids = {0};
@@ -412,7 +414,7 @@ static void the_oldest_session_makes_room(void **state)
     for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "%c", 'a' + i);
         turn(&ids, name, 0, TALK(USER), "hello" ENDED, false);
-        assert_true(turn(&ids, "a", 0, ASKED("hello"), NULL, false)); /* used */
+        assert_true(turn(&ids, "a", 0, ASKED("hello"), NULL, false)); /* a stays in use */
         assert_int_equal(stats().kept, i < 4 ? i + 1 : 4);
         assert_int_equal(stats().evicted, i < 4 ? 0 : i - 3);
         assert_true(stats().bytes <= (int64_t)(4 * one));
@@ -420,7 +422,7 @@ static void the_oldest_session_makes_room(void **state)
     assert_true(turn(&ids, "j", 0, ASKED("hello"), NULL, false));
     assert_false(turn(&ids, "b", 0, ASKED("hello"), NULL, false));
     kg_sessions_free(sessions);
-    NEED(kg_sessions_create(&sessions, one - 1, err)); /* has room for none */
+    NEED(kg_sessions_create(&sessions, one - 1, err)); /* too small for one session */
     turn(&ids, "a", 0, TALK(USER), "hello" ENDED, false);
     assert_int_equal(stats().kept, 0);
     assert_int_equal(stats().bytes, 0);
@@ -429,7 +431,8 @@ static void the_oldest_session_makes_room(void **state)
     kg_sessions_free(sessions);
 }
 
-/* An answer whose parent was dropped while it was sampled is kept whole. */
+/* If the parent turn is evicted while its answer is being sampled, the answer is kept
+ * whole. */
 static void an_answer_outlives_the_session_of_its_prompt(void **state)
 {
     struct kg_api_request r, next;
@@ -457,7 +460,8 @@ static void an_answer_outlives_the_session_of_its_prompt(void **state)
     kg_sessions_free(sessions);
 }
 
-/* Whichever allocation fails: a status, and what is kept stays whole. */
+/* Whichever allocation fails, the call returns a status and the kept turns stay
+ * intact. */
 static void memory_that_runs_out_loses_no_more_than_the_turn(void **state)
 {
     struct kg_api_request r;
@@ -482,7 +486,7 @@ static void memory_that_runs_out_loses_no_more_than_the_turn(void **state)
     turn(&ids, "s", 0, TALK(USER), "hello" ENDED, false);
     prepare(&r, "s", 0, ASKED("hello"));
     known = 0;
-    for (uint64_t n = 1; known == 0; n++) { /* refused, a branch, and continued */
+    for (uint64_t n = 1; known == 0; n++) { /* until it is continued */
         got.n = 0;
         kg_mem_fail_at(n);
         status = kg_sessions_continue(sessions, &got, &known, &r.turn, &why);
@@ -550,7 +554,7 @@ static void read_reply(struct kg_str *out, int fd)
     close(fd);
 }
 
-/* The numbers of every list of that name up to `end`, one after the other. */
+/* Appends the numbers of every list of that name before `end`. */
 static size_t numbers(int32_t *out, const char *body, const char *name, const char *end)
 {
     size_t n = 0;
@@ -566,7 +570,7 @@ static size_t numbers(int32_t *out, const char *body, const char *name, const ch
     return n;
 }
 
-/* Letters that the model may say, and the end. */
+/* Lets the model sample only these letters and the end. */
 static void put_bias(struct kg_str *out)
 {
     struct kg_ids ids = {0};
@@ -580,11 +584,11 @@ static void put_bias(struct kg_str *out)
     kg_ids_release(&ids);
 }
 
-/* One conversation of a client: its messages, and the ids of its last turn. */
+/* One client's conversation: its messages, and the ids of its last turn. */
 struct talk {
     struct kg_str messages;
     int32_t prompt[MOST_IDS], said[MOST_IDS], before[MOST_IDS];
-    size_t prompt_n, said_n, before_n; /* before: prompt and answer of the turn before */
+    size_t prompt_n, said_n, before_n; /* before: ids of the previous turn */
     int fd;
 };
 
@@ -603,7 +607,7 @@ static void begin_turn(struct talk *t, int seed, const char *header, const char 
     kg_str_release(&body);
 }
 
-/* choice: the one that the client takes */
+/* choice: the one that the client continues */
 static void end_turn(struct talk *t, int choice)
 {
     struct kg_str reply = {0};
@@ -645,7 +649,7 @@ static long metric(const char *name)
     return value;
 }
 
-/* The answer to the turn is that to its ids. */
+/* The same prompt sent as ids gets the same answer. */
 static void is_answered_as_ids(const struct talk *t, int seed)
 {
     struct kg_str body = {0}, reply = {0};
@@ -667,7 +671,7 @@ static void is_answered_as_ids(const struct talk *t, int seed)
 
 enum { TURNS = 4 };
 
-/* However the session is named and the answer sent. */
+/* For every way to name the session and to return the answer. */
 static void turns_over_http_go_on(void **state)
 {
     static const struct {
@@ -682,7 +686,7 @@ static void turns_over_http_go_on(void **state)
         {"", "\"session_id\":\"e\",\"n\":3,", 2, true},
         {"", "\"session_id\":\"f\",\"n\":2,", 0, true},
         {"", "\"session_id\":\"g\",\"temperature\":0,", 0, true},
-        {"", "\"session_id\":\"h\",\"max_tokens\":2,", 0, true}, /* cut */
+        {"", "\"session_id\":\"h\",\"max_tokens\":2,", 0, true}, /* cut off */
         {"", "", 0, false},
         {"", "\"session_id\":null,\"stream\":true,", 0, false},
         {"", "\"session_id\":\"\",", 0, false},
@@ -703,7 +707,7 @@ static void turns_over_http_go_on(void **state)
                 fail_msg("row %d, turn %d: expected it continued", i, turn);
         }
     }
-    assert_true(again > 0); /* without a session the same letters are other ids */
+    assert_true(again > 0); /* without a session the same text gives other ids */
     is_answered_as_ids(&talks[0], TURNS - 1);
     is_answered_as_ids(&talks[1], 10 + TURNS - 1);
     assert_int_equal(metric("session_turns_continued_total"), (N - 3) * (TURNS - 1));
@@ -717,7 +721,8 @@ static void turns_over_http_go_on(void **state)
     }
 }
 
-/* Kept are ids, no cache: weights that changed in between answer the same prompt anew. */
+/* A session keeps ids, not the cache. After a change of weights the same ids are computed
+ * again with the new weights. */
 static void changed_weights_go_on_from_the_ids(void **state)
 {
     const float w = 3;
@@ -735,7 +740,7 @@ static void changed_weights_go_on_from_the_ids(void **state)
         NEED(kg_model_refresh(model, err));
     }
     end();
-    start(0); /* another server knows none of it */
+    start(0); /* a new server knows no session */
     begin_turn(t, 0, "", "\"session_id\":\"s\",");
     end_turn(t, 0);
     assert_int_equal(metric("session_branches_total"), 1);

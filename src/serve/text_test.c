@@ -1,5 +1,5 @@
-/* Tests of telling a growing answer: never half a character, never a part of a stop
- * string, and all together what the finished answer is. */
+/* Tests of streamed text: chunks never hold part of a character or of a stop string, and
+ * together they are the finished answer. */
 #include "serve/text.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 static struct kg_tokenizer *tok;
-static int32_t byte_ids[256]; /* the tokens of single bytes */
+static int32_t byte_ids[256]; /* ids of the single bytes */
 
 static int setup(void **state)
 {
@@ -34,7 +34,7 @@ static int teardown(void **state)
     return kg_mem_current_bytes() != 0;
 }
 
-/* Tell the bytes of text one by one, with '|' where something was told. */
+/* Adds the bytes of the text one by one; `expected` has '|' after each chunk. */
 static void tells(const char *text, const char *const *stops, int n_stops,
                   enum kg_finish finish, const char *expected)
 {
@@ -58,7 +58,7 @@ static void characters_are_told_whole(void **state)
     (void)state;
     tells("a\303\251b", NULL, 0, KG_FINISH_STOP, "a|\303\251|b|");
     tells("\360\237\230\200", NULL, 0, KG_FINISH_STOP, "\360\237\230\200|");
-    tells("\342\202", NULL, 0, KG_FINISH_LENGTH, "\342\202"); /* it never ended */
+    tells("\342\202", NULL, 0, KG_FINISH_LENGTH, "\342\202"); /* never completed */
     tells("\342x", NULL, 0, KG_FINISH_STOP, "\342x|");
     tells("\377a", NULL, 0, KG_FINISH_STOP, "\377|a|");
 }
@@ -69,12 +69,12 @@ static void what_may_be_a_stop_string_is_held_back(void **state)
     (void)state;
     tells("caaab", stops, 2, KG_FINISH_STRING, "c|a|");
     tells("caac", stops, 2, KG_FINISH_STOP, "c|aac|");
-    tells("xyaab", stops, 2, KG_FINISH_STRING, "xy|"); /* told when the a came */
+    tells("xyaab", stops, 2, KG_FINISH_STRING, "xy|"); /* sent when the a came */
     tells("aa", stops, 2, KG_FINISH_LENGTH, "aa");
     tells("xyz", stops, 2, KG_FINISH_STRING, "");
 }
 
-/* Random tokens, with special ones and stop strings among them. */
+/* Random tokens, among them special tokens and parts of stop strings. */
 static void check_told(const struct kg_tokenizer *tokenizer)
 {
     static const char *const stops[] = {"e", "th", "<|", "\303\251"};

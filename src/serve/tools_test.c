@@ -1,5 +1,5 @@
-/* Tests of tool calls: what is one, what a stream may tell before it is known, and which
- * templates mean calls by the form. */
+/* Tests of tool calls: what counts as one, what a stream may send before that is known,
+ * and which templates use this form of calls. */
 #include "serve/tools.h"
 
 #include "base/mem.h"
@@ -27,7 +27,8 @@ static void need(kg_status status)
 
 /* ---- answers ---- */
 
-/* Told byte by byte, the content and the calls are those of the whole. */
+/* Read byte by byte, the content only grows and ends as that of the whole text, and so do
+ * the calls. */
 static void check_stream(const char *text, size_t content_n, size_t calls)
 {
     struct kg_tool_calls c = {0};
@@ -70,7 +71,7 @@ static void an_answer_that_ends_with_calls_makes_them(void **state)
     answer_has("  " CALL, "", 1);
     answer_has("<tool_call>{\"arguments\":{\"a\":\"1\"},\"name\":\"f\"}</tool_call>", "",
                1);
-    /* one that is none is content, and so is all before it */
+    /* text that is no call is content, with everything before it */
     answer_has("<tool_call>no</tool_call> " CALL, "<tool_call>no</tool_call>", 1);
     answer_has(CALL " hm " CALL, CALL " hm", 1);
     answer_has("a <b <tool_call> " CALL, "a <b <tool_call>", 1);
@@ -105,8 +106,8 @@ static void any_other_answer_stays_text(void **state)
         answer_has(texts[i], texts[i], 0);
 }
 
-/* Work grows with the answer and not with its square, however it ends: the seconds are
- * far more than one look at each byte takes, and far less than one look at each call for
+/* Work is linear in the length of the answer, however the answer ends. The time limit
+ * allows far more than one look at each byte, and far less than one look at each call for
  * each token. */
 static void many_calls_are_read_in_linear_time(void **state)
 {
@@ -194,11 +195,11 @@ static void arguments_become_objects(void **state)
     kg_str_release(&out);
 }
 
-/* What vLLM makes of the arguments in a history since its pull request 48922. */
+/* vLLM since pull request 48922 handles arguments in a history in this way. */
 static void arguments_of_no_use_are_none(void **state)
 {
     static const struct {
-        const char *given, *taken; /* NULL: refused */
+        const char *given, *taken; /* taken: NULL if refused */
     } rows[] = {
         {"\"\"", "{}"},
         {"\" \\n\"", "{}"},
