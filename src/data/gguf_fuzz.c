@@ -1,5 +1,5 @@
-/* Fuzz target: of a file that opens, every text of the metadata and every byte of the
- * tensors can be read, and the files of its folder are made or refused. */
+/* Fuzz target: if a file opens, every text of its metadata and every byte of its tensors
+ * can be read, and the files of its folder are made or refused. */
 #include "data/gguf_model.h"
 
 int kg_fuzz_gguf(const uint8_t *bytes, size_t n);

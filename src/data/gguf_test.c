@@ -1,5 +1,5 @@
-/* GGUF files: values are those of the `gguf` package, broken files are refused with
- * the byte, metadata becomes the files of a folder. */
+/* GGUF files: values equal those of the `gguf` package, broken files are refused with the
+ * offset, and metadata becomes the files of a model folder. */
 #include "data/gguf_model.h"
 
 #include "base/file.h"
@@ -41,7 +41,7 @@ static void need(kg_status status)
 
 /* ---- types ---- */
 
-/* Values of one block, or a single one, as fp32. */
+/* Converts one block, or a single value, to fp32. */
 static void widen(float *to, const struct kg_quant *type, const unsigned char *data)
 {
     if (type->widen)
@@ -68,7 +68,8 @@ static size_t compare_type(const struct kg_gguf_tensor *t,
     return n;
 }
 
-/* tools/oracle/make_gguf.py: NAME.f32 is what the package makes of NAME. */
+/* tools/oracle/make_gguf.py writes a tensor NAME.f32 with the package's values of
+ * NAME. */
 static void values_are_those_of_the_gguf_package(void **state)
 {
     struct kg_gguf g;
@@ -90,7 +91,8 @@ static void values_are_those_of_the_gguf_package(void **state)
     kg_gguf_close(&g);
 }
 
-/* The package's, or for the types that it leaves out those of llama.cpp itself. */
+/* Expected blocks come from the `gguf` package or, for types that it cannot write, from
+ * llama.cpp. */
 static void blocks_are_those_of_llama_cpp(void **state)
 {
     static const char *const types[][2] = {{"Q8_0", "weights"},
@@ -124,7 +126,8 @@ static void blocks_are_those_of_llama_cpp(void **state)
     kg_gguf_close(&g);
 }
 
-/* A scale that is no number makes no numbers, so checks of values find it. */
+/* A block whose scale is NaN becomes NaN or infinity throughout, so that later checks of
+ * values find it. */
 static void scales_that_are_no_numbers_stay_so(void **state)
 {
     static const uint32_t ids[] = {2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23};
@@ -182,7 +185,8 @@ static void put_tensor(struct kg_str *s, const char *name, uint64_t rows, uint64
     put(s, at, 8);
 }
 
-/* Version 3, an architecture, an array of texts, 2 x 32 of F32 and 2 x 32 of Q8_0. */
+/* Version 3 with an architecture, an array of texts, a 2 x 32 F32 tensor and a 2 x 32
+ * Q8_0 tensor. */
 static void build(struct kg_str *s)
 {
     kg_str_clear(s);
@@ -206,7 +210,7 @@ static void build(struct kg_str *s)
         put(s, (uint64_t)i & 63, 1);
 }
 
-/* Where the first `text` of the file begins. */
+/* Offset of the first `text` in the file. */
 static size_t find(const struct kg_str *s, const char *text)
 {
     size_t at = 0;
@@ -254,7 +258,7 @@ static void a_file_is_read(void **state)
     kg_str_release(&s);
 }
 
-/* A file cut off anywhere is refused, and nothing behind its end is read. */
+/* Every truncation of a file is refused, without a read past its end. */
 static void no_beginning_of_a_file_opens(void **state)
 {
     struct kg_str s = {0};
@@ -272,7 +276,7 @@ static void broken_files_are_refused_with_the_byte(void **state)
 {
     static const struct {
         const char *at; /* the edit begins here, .. */
-        int behind;     /* .. so many bytes further */
+        int behind;     /* .. this many bytes after it */
         uint64_t value;
         int bytes;
         const char *with;
@@ -377,7 +381,8 @@ static void metadata_becomes_config_json(void **state)
     assert_int_equal(kg_json_int(kg_json_get(doc.root, "num_hidden_layers"), 0), 1);
     assert_int_equal(kg_json_int(kg_json_get(doc.root, "vocab_size"), 0), 2);
     assert_true(kg_json_bool(kg_json_get(doc.root, "tie_word_embeddings"), false));
-    /* what no table has keeps its name, and is judged as an unknown field */
+    /* an unknown key keeps its name, so it is checked as an unknown field of
+     * config.json */
     assert_int_equal(kg_json_int(kg_json_get(doc.root, "llama.attention.new_thing"), 0),
                      7);
     assert_int_equal(
@@ -404,7 +409,8 @@ static void two_scalings(struct kg_str *s)
     put_u32(s, "llama.rope.scaling.yarn_ext_factor", 3);
 }
 
-/* What llama cannot have keeps its name: config.json's rules refuse it. */
+/* Keys that a llama cannot have keep their names, so the rules of config.json refuse
+ * them. */
 static void keys_of_other_architectures_are_fields_of_their_name(void **state)
 {
     static const char *const keys[] = {"llama.expert_weights_norm",
@@ -435,7 +441,7 @@ static void keys_of_other_architectures_are_fields_of_their_name(void **state)
 static void architectures_are_told_by_name(void **state)
 {
     static const struct {
-        const char *name, *model_type; /* NULL: refused with .. */
+        const char *name, *model_type; /* model_type NULL: refused with .. */
         const char *with;
     } archs[] = {{"llama", "llama", NULL},        {"qwen2", "qwen2", NULL},
                  {"qwen3", "qwen3", NULL},        {"gemma2", "gemma2", NULL},
@@ -487,7 +493,8 @@ static void a_source_has_the_files_of_its_folder(void **state)
     kg_str_release(&s);
 }
 
-/* Whatever part is read first: nothing of what is missing is taken for absent. */
+/* Whichever part is read first, a missing model is an error, not a model without that
+ * part. */
 static void a_missing_file_is_named(void **state)
 {
     static const char *const parts[] = {"config.json", "tokenizer.json",

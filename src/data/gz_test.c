@@ -1,4 +1,5 @@
-/* What is packed is what is read, twice the same bytes; what fails leaves no file. */
+/* Packed text reads back unchanged, packing twice gives the same bytes, and a failure
+ * leaves no file. */
 #include "data/gz.h"
 
 #include "base/folder_testing.h"
@@ -8,7 +9,7 @@
 
 enum { LINES = 40000 };
 
-/* Text that does not repeat itself, in pieces of a line. */
+/* Writes text without repetitions, one line per call. */
 static kg_status write_all(const char *name)
 {
     struct kg_gz_writer *w;

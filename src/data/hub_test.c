@@ -1,5 +1,5 @@
-/* Tests of names of the hub and of finding them in a cache, made as HuggingFace's
- * libraries make it. */
+/* Tests of names on the hub and of finding them in a cache that has the layout of
+ * HuggingFace's libraries. */
 #include "base/folder_testing.h"
 
 #include "data/hub.h"
@@ -30,7 +30,7 @@ static void forget_variables(void)
         unsetenv(names[i]);
 }
 
-/* A model with a branch and a tag, and a data set, in DIR/hub. */
+/* A cache in DIR/hub: a model with a branch and a tag, and a data set. */
 static int make_cache(void **state)
 {
     if (make_dir(state) != 0)
@@ -215,7 +215,7 @@ static void the_root_is_where_others_look(void **state)
     is_root("/old");
     setenv("HF_HUB_CACHE", "/cache", 1);
     is_root("/cache");
-    setenv("HF_HUB_CACHE", "", 1); /* as if it were not there */
+    setenv("HF_HUB_CACHE", "", 1); /* empty counts as unset */
     is_root("/old");
     forget_variables();
     unsetenv("HOME");
@@ -240,7 +240,7 @@ static void a_model_is_found_by_name_and_revision(void **state)
           "hub/models--org--tiny/snapshots/" COMMIT_B, "org/tiny@" COMMIT_B);
 }
 
-/* As transformers has the hub's oldest models. */
+/* The hub's oldest models have no ORG; transformers caches them under the bare name. */
 static void a_model_without_an_org_is_found(void **state)
 {
     const char *path = "hub/models--gpt2/snapshots/" COMMIT_B;

@@ -1,5 +1,5 @@
-/* Tests of documents that are built by calls: the same as those of text, in memory that
- * is used again, and everything refused that text may not say either. */
+/* Tests of documents built by calls: they equal parsed ones, reuse their memory, and
+ * refuse everything that JSON text may not contain. */
 #include "data/json.h"
 
 #include "base/mem.h"
@@ -21,7 +21,8 @@ static struct kg_json_builder *builder_of(size_t max_bytes)
     return b;
 }
 
-/* {"a":[1,-2.5,true,null,[],{}],"b":{"c":"x\0y"}}   returns what stopped it */
+/* {"a":[1,-2.5,true,null,[],{}],"b":{"c":"x\0y"}}   returns the first failure, or
+ * KG_OK */
 static kg_status build(struct kg_json_builder *b, struct kg_json_doc *doc)
 {
     KG_TRY(kg_json_begin(b, doc, "here", &err));
@@ -72,7 +73,7 @@ static void calls_make_the_document_of_the_text(void **state)
                      KG_OK);
     is_text(&doc, text);
     assert_string_equal(doc.where, "there");
-    kg_json_builder_free(b); /* the document does not need it */
+    kg_json_builder_free(b); /* the document outlives its builder */
     is_text(&doc, text);
     kg_json_release(&doc);
 }
@@ -104,7 +105,7 @@ static void the_next_document_uses_the_memory_of_the_last(void **state)
     for (int i = 0; i < 1000; i++)
         assert_int_equal(build(b, &doc), KG_OK);
     assert_int_equal(kg_mem_current_bytes(), bytes);
-    /* one that is kept is not written to */
+    /* a document that the caller took is not written to */
     kept = doc;
     memset(&doc, 0, sizeof doc);
     assert_int_equal(kg_json_parse_next(&doc, b, "[2]", 3, "x", &err), KG_OK);
@@ -134,13 +135,13 @@ static void a_large_document_does_not_stay(void **state)
     assert_true(kg_mem_current_bytes() > bytes + ((uint64_t)4 << 20));
     kg_str_release(&text);
     assert_int_equal(build(b, &doc), KG_OK);
-    /* a chunk of the document's and one of the parser's */
+    /* one chunk for the document, one for the parser */
     assert_true(kg_mem_current_bytes() < bytes + ((uint64_t)2 << 20) + 1000);
     kg_json_release(&doc);
     kg_json_builder_free(b);
 }
 
-/* [0,0,...] of so many, as text. */
+/* [0,0,...] with n zeros, as text. */
 static void put_zeros(struct kg_str *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -148,8 +149,8 @@ static void put_zeros(struct kg_str *text, size_t n)
     assert_int_equal(kg_str_puts(text, "]", &err), KG_OK);
 }
 
-/* A value takes 32 bytes, and the newest chunk may be empty; what the parser had of them
- * beside is gone when it returns. */
+/* A value takes 32 bytes, and the newest chunk may be almost empty. The parser has freed
+ * its own copies of the values when it returns. */
 static void a_document_of_text_holds_its_values_alone(void **state)
 {
     enum { N = 100000 };
@@ -168,7 +169,8 @@ static void a_document_of_text_holds_its_values_alone(void **state)
     kg_json_release(&doc);
 }
 
-/* An array knows its size: it is refused before its values are taken. */
+/* The size of an array is known before its values are copied, so the limit refuses it
+ * first. */
 static void text_counts_for_the_limit_too(void **state)
 {
     enum { N = 100000 };
@@ -266,7 +268,7 @@ static void depth_is_limited(void **state)
 
 static void texts_keys_and_values_count_for_the_limit(void **state)
 {
-    /* 10 values, 3 keys of a byte, 3 bytes of text */
+    /* 10 values, 3 keys of 1 byte, 3 bytes of text */
     struct kg_json_builder *enough = builder_of(10 * KG_JSON_VALUE_BYTES + 3 + 3);
     struct kg_json_builder *less = builder_of(10 * KG_JSON_VALUE_BYTES + 3 + 2);
     struct kg_json_doc doc = {0};
@@ -284,7 +286,7 @@ static void texts_keys_and_values_count_for_the_limit(void **state)
     kg_json_builder_free(less);
 }
 
-/* A document from nothing, and a large one after it. */
+/* Builds a document with a new builder, then parses a large one with it. */
 static kg_status build_twice(void)
 {
     struct kg_json_builder *b = NULL;

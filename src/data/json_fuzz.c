@@ -1,5 +1,5 @@
-/* Fuzz target: a text that parses is written, and what was written parses to the same
- * text again. */
+/* Fuzz target: a text that parses is written out, and the output parses and is written as
+ * the same text. */
 #include "data/json.h"
 
 #include <stdlib.h>

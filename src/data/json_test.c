@@ -117,8 +117,8 @@ static void malformed_text_is_refused_with_its_place(void **state)
     refuses(deep + sizeof deep / 2 - 65, 2 * 65, "column 65");
 }
 
-/* Of a text of one line the column alone, as which line it is stands in front. A part of
- * the words behind the place names the fault. */
+/* For a text of one line the error gives the column alone, because callers that read
+ * lines print the line's number. part: words of the message after the place. */
 static void errors_say_where_and_what_is_wrong(void **state)
 {
     static const struct {
@@ -168,8 +168,8 @@ static void is_text(const struct kg_json *v, const char *expected)
     assert_int_equal(n, strlen(expected));
 }
 
-/* Strings are written eight bytes at a time: what is not plain stands at each of
- * them. */
+/* Strings are written eight bytes at a time, so a special character is tried at every
+ * offset. */
 static void strings_are_read_and_written_alike_at_every_offset(void **state)
 {
     static const struct {
@@ -291,7 +291,7 @@ static void floats_read_back_as_the_same_bits(void **state)
         assert_int_equal(kg_json_put_float(&out, x, &err), KG_OK);
         back = strtof(kg_str_text(&out), NULL);
         assert_memory_equal(&back, &x, sizeof x);
-        /* a reader that goes through double, as most do, finds it too */
+        /* a reader that parses a double and rounds it, as most do, gets the same float */
         back = (float)strtod(kg_str_text(&out), NULL);
         assert_memory_equal(&back, &x, sizeof x);
     }
@@ -393,7 +393,8 @@ static void written_values_parse_to_the_same_text(void **state)
     kg_str_release(&out);
 }
 
-/* With a word that needs more memory while it is read: half of it is no value. */
+/* One string is so long that reading it needs more memory: if that fails, half of the
+ * string must not become a value. */
 static void put_words(struct kg_str *text)
 {
     assert_int_equal(kg_str_printf(text, &err,
@@ -440,7 +441,7 @@ static void a_file_is_read_and_named(void **state)
     assert_non_null(strstr(err.message, "tests/data/absent.json"));
 }
 
-/* kg_json_read of a file that has the text. */
+/* Calls kg_json_read on a file with this text. */
 static kg_status read_text(struct kg_json_doc *doc, const char *text)
 {
     char path[] = "/tmp/kedge-json-XXXXXX";

@@ -139,8 +139,8 @@ static void long_lines_pass_and_longer_ones_do_not(void **state)
     fclose(zeros);
 }
 
-/* 2 bytes of text each, and more in memory: the line is short enough, its values are too
- * many. */
+/* A value takes 2 bytes of text and more in memory: the line is short enough, but has too
+ * many values. */
 static void a_line_of_too_many_values_is_refused(void **state)
 {
     enum { VALUES = KG_JSONL_MAX_LINE_BYTES / KG_JSON_VALUE_BYTES };
@@ -217,7 +217,7 @@ static void frames_read_back_as_one_text(void **state)
     put_frame(w, "first\n", &one);
     put_frame(w, "second\n", &two);
     assert_int_equal(kg_file_size(&size, in_dir("z"), &err), KG_OK);
-    assert_int_equal(size, two); /* an ended frame is in the file, not in a buffer */
+    assert_int_equal(size, two); /* an ended frame is in the file, not only in a buffer */
     assert_int_equal(kg_zst_put(w, "third\n", 6, &err), KG_OK);
     assert_int_equal(kg_zst_close(w, &err), KG_OK); /* ends the open frame */
     assert_true(two > one);
@@ -256,7 +256,7 @@ static void nothing_written_is_an_empty_text(void **state)
     assert_int_equal(kg_zst_close(NULL, &err), KG_OK);
 }
 
-/* Bytes that hardly compress, several buffers of them. */
+/* Several buffers of bytes that hardly compress. */
 static void large_frames_pass_whole(void **state)
 {
     enum { N = 300000 };
@@ -301,7 +301,7 @@ static void damaged_files_are_refused(void **state)
         kg_status status = kg_zst_read(&text, in_dir("cut"), 1 << 20, &err);
         assert_int_equal(status, n == one ? KG_OK : KG_EFORMAT);
     }
-    raw.data[raw.len - 6] ^= 1; /* in the text: the checksum sees it */
+    raw.data[raw.len - 6] ^= 1; /* inside the text, so only the checksum shows it */
     assert_int_equal(kg_file_write_atomic(in_dir("bad"), raw.data, raw.len, &err), KG_OK);
     assert_int_equal(kg_zst_read(&text, in_dir("bad"), 1 << 20, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "/bad: expected zstd frames, found at byte "));
@@ -309,7 +309,7 @@ static void damaged_files_are_refused(void **state)
     kg_str_release(&text);
 }
 
-/* A fresh file that could not be finished goes away, and nothing leaks. */
+/* A new file that could not be finished is removed, and nothing leaks. */
 static void failed_writing_leaves_nothing(void **state)
 {
     int failures = 0;

@@ -1,4 +1,5 @@
-/* Tests of the list of what a folder holds: any bit that changed is found and named. */
+/* Tests of the list of a folder's files: any changed bit, in the list or in a file, is
+ * found and named. */
 #include "base/folder_testing.h"
 
 #include "base/str.h"
@@ -31,7 +32,7 @@ static void refused(kg_status code, const char *words)
         fail_msg("expected a message with '%s', found: %s", words, err.message);
 }
 
-/* The byte at `at` of a file, changed by `mask`. */
+/* XORs the byte at offset `at` of a file with `mask`. */
 static void flip(const char *name, long at, int mask)
 {
     FILE *f = fopen(in_dir(name), "r+b");
@@ -71,8 +72,8 @@ static void every_flipped_bit_is_found(void **state)
     assert_int_equal(kg_manifest_check(NULL, dir, &err), KG_OK);
 }
 
-/* Not one bit of the list can change without a word, white space and names of keys that
- * nobody reads left out. */
+/* Every byte of the list is flipped in turn, except white space: each change must be an
+ * error. */
 static void a_damaged_list_is_found(void **state)
 {
     struct kg_str text = {0};
@@ -129,7 +130,8 @@ static void files_that_came_later_are_left_alone(void **state)
     assert_int_equal(kg_manifest_check(NULL, dir, &err), KG_OK);
 }
 
-/* Several hash pieces of one folder: together they write the file of one. */
+/* Three manifests hash a third of the pieces each; joined, they write the list that one
+ * process writes. */
 static void hashing_may_be_shared(void **state)
 {
     struct kg_manifest m[3];
@@ -138,7 +140,7 @@ static void hashing_may_be_shared(void **state)
 
     (void)state;
     assert_non_null(f);
-    assert_int_equal(fseek(f, 2L * PIECE + 5, SEEK_SET), 0); /* a hole */
+    assert_int_equal(fseek(f, 2L * PIECE + 5, SEEK_SET), 0); /* leaves a hole */
     assert_int_equal(fputc('x', f), 'x');
     assert_int_equal(fclose(f), 0);
     assert_int_equal(kg_manifest_write(dir, &err), KG_OK);
@@ -147,7 +149,7 @@ static void hashing_may_be_shared(void **state)
     assert_int_equal(remove(in_dir(KG_MANIFEST_NAME)), 0);
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(kg_manifest_list(&m[i], dir, &err), KG_OK);
-        assert_int_equal(m[i].n_pieces, 5); /* of an empty file none */
+        assert_int_equal(m[i].n_pieces, 5); /* an empty file has no piece */
         assert_int_equal(kg_manifest_hash(&m[i], 5 * i / 3, 5 * (i + 1) / 3, &err),
                          KG_OK);
     }
@@ -166,7 +168,7 @@ static void hashing_may_be_shared(void **state)
     kg_str_release(&shared);
 }
 
-/* A file of more than one piece: the message says from which byte on. */
+/* A file of more than one piece: the message gives the offset of the damaged piece. */
 static void the_piece_is_named(void **state)
 {
     FILE *f = fopen(in_dir("long"), "wb");

@@ -1,4 +1,5 @@
-/* What keys need: verdicts, words and keys of one text. */
+/* Conditions of keys: whether they hold, their words in messages, and the keys that they
+ * name. */
 #include "data/needs.h"
 
 #include <setjmp.h>
@@ -33,7 +34,7 @@ static bool is_so(const void *user, const char *text)
     return strncmp(text, user, strlen(user)) == 0;
 }
 
-/* The words of the clauses that do not hold, each with a semicolon behind it. */
+/* Lists the clauses that do not hold, each followed by a semicolon. */
 static void list_failing(char *out, size_t bytes, const char *needs, const char *given)
 {
     struct kg_config *c;

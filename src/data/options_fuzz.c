@@ -1,5 +1,6 @@
-/* Fuzz target: a config that loads is dumped, and the dump loads to the same dump; one
- * that does not gives a one-line message. The text is tried as an assignment too. */
+/* Fuzz target: a config that loads is dumped, and the dump loads and dumps the same; one
+ * that does not load gives a message of one line. The text is also tried as an
+ * assignment. */
 #include "data/options.h"
 
 #include <assert.h>
@@ -82,7 +83,7 @@ static void fuzz_assignment(const uint8_t *bytes, size_t n)
     struct kg_str text = {0};
     struct kg_err err = {0};
 
-    must(kg_str_append(&text, bytes, n, &err)); /* ends at the first NUL */
+    must(kg_str_append(&text, bytes, n, &err)); /* a C string: ends at the first NUL */
     if (kg_config_override(config, text.data, "fuzz", &err) == KG_OK)
         check_round_trip(config);
     else

@@ -1,5 +1,5 @@
-/* Tests of options: types, sources and their strength, every error text, dump and load
- * back. */
+/* Tests of options: types, sources and their priority, every error message, dumping and
+ * loading again. */
 #include "data/options.h"
 
 #include "base/file.h"
@@ -454,7 +454,7 @@ static void loading_names_the_file(void **state)
     assert_int_equal(kg_config_load_yaml(config, path, &err), KG_ENOTFOUND);
 }
 
-/* A byte-order mark is no column, no part of a key, and nothing in front of "---". */
+/* A byte-order mark is ignored before a key, before "---" and before a comment. */
 static void a_byte_order_mark_in_front_is_passed_over(void **state)
 {
     static const char *const texts[] = {
@@ -515,7 +515,7 @@ static void dump_is_the_whole_table_by_section(void **state)
     kg_str_release(&out);
 }
 
-/* Every byte sequence that a user can give comes back the same. */
+/* Every text that a user can give survives a dump and a load. */
 static void dump_loads_back_to_the_same_values(void **state)
 {
     static const char *const texts[] = {"",
@@ -605,7 +605,7 @@ static void difference_compares_values_not_spelling(void **state)
     assert_int_equal(kg_config_create(&other, tables, 2, &err), KG_OK);
     loads("run: {dir: here}\noptim: {lr: 0.000001, offset: -03}\n");
     assert_int_equal(kg_config_diff(&out, &n, config, other, &err), KG_OK);
-    assert_int_equal(n, 0); /* run.dir is free, the numbers are equal */
+    assert_int_equal(n, 0); /* run.dir may differ, and the numbers are equal */
     loads("run: {seed: 2}\nrollout: {stop: [a]}\na.b.c: x\n");
     assert_int_equal(kg_config_diff(&out, &n, config, other, &err), KG_OK);
     assert_int_equal(n, 3);
@@ -658,7 +658,7 @@ static void every_failed_allocation_is_a_status(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_config, free_config)
 
-/* ---- names before there is a table ---- */
+/* ---- names before the tables exist ---- */
 
 static void scans_to(const char *yaml, const char *expected)
 {
@@ -694,7 +694,7 @@ static void names_of_a_section_are_found_in_order(void **state)
     scans_to("sets: [a, b]\n", "");
     scans_to("- sets: {a: 1}\n", "");
     scans_to("", "");
-    scans_to("sets: {a: 1, b: {x", "a;b;"); /* the load says what is wrong */
+    scans_to("sets: {a: 1, b: {x", "a;b;"); /* loading reports the error */
     scans_to("a: &x [*x, *x]\nsets: {c: *x}\n", "c;");
     assert_int_equal(kg_config_scan(&names, &n, "/nonexistent/x", "sets", &err),
                      KG_ENOTFOUND);

@@ -1,5 +1,5 @@
-/* Fuzz target: of a file that opens every row is made and written out, up to a limit that
- * keeps an input fast. */
+/* Fuzz target: if a file opens, every row is made and written out, up to a limit that
+ * keeps one input fast. */
 #include "data/parquet.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Tests of reading Parquet: files of three writers against the rows that pyarrow reads,
- * and damage of every kind. tests/data/parquet/README.md says where they are from. */
+/* Tests of reading Parquet: files of three writers, compared with the rows that pyarrow
+ * reads, and damage of every kind. tests/data/parquet/README.md describes the files. */
 #include "data/parquet.h"
 
 #include "base/folder_testing.h"
@@ -17,7 +17,7 @@ static struct kg_str read_all(const char *path)
     return s;
 }
 
-/* The golden row as our own writer spells it. */
+/* The golden row in the spelling of kedge's JSON writer. */
 static void golden_row(struct kg_str *out, const char *line, size_t n)
 {
     struct kg_json_doc doc;
@@ -78,7 +78,7 @@ static void file_reads_as_its_golden_rows(void **state)
 
 /* ---- damage ---- */
 
-/* Every row of the bytes.   returns what stopped it, or KG_OK */
+/* Reads every row.   returns the first failure, or KG_OK */
 static kg_status read_bytes(const void *bytes, size_t n)
 {
     struct kg_json_doc doc = {0};
@@ -105,7 +105,7 @@ static void a_cut_file_is_refused_at_every_length(void **state)
     (void)state;
     assert_int_equal(read_bytes(whole.data, whole.len), KG_OK);
     for (size_t n = 0; n < whole.len; n++) {
-        /* a block of its own, so that a read behind the end is seen */
+        /* a separate allocation, so that a sanitizer sees a read past the end */
         void *cut = kg_mem_copy(whole.data, n, "cut", &err);
 
         assert_int_equal(read_bytes(cut, n), KG_EFORMAT);
@@ -114,7 +114,7 @@ static void a_cut_file_is_refused_at_every_length(void **state)
     kg_str_release(&whole);
 }
 
-/* One column x of one row, a required int64 in one page without a byte of data.
+/* Reads a file of one row with one column x, a required int64, in one page without data.
  * encoding: of the page, twice its number */
 static kg_status read_empty_page(unsigned char encoding)
 {
@@ -128,7 +128,7 @@ static kg_status read_empty_page(unsigned char encoding)
         0x26, 8,    0x1c, 0x15, 4,    0x19, 0x15, 0x0a, /* chunk at 4 */
         0x19, 0x18, 1,    'x',  0x15, 0,    0x16, 2,    /* path, plain, 1 value */
         0x16, 0x22, 0x16, 0x22, 0x26, 8,    0,    0,    /* 17 bytes, at 4 */
-        0x16, 0x22, 0x16, 2,    0,    0};               /* of the group */
+        0x16, 0x22, 0x16, 2,    0,    0};               /* size of the row group */
     unsigned char file[4 + sizeof page + sizeof footer + 8] = "PAR1";
     unsigned char *at = file + 4;
 
@@ -152,8 +152,8 @@ static void a_page_without_bytes_has_no_values(void **state)
     assert_int_equal(read_empty_page(2 * PLAIN), KG_EFORMAT);
 }
 
-/* Any change of a byte is an error or another value, and nothing else.   step: of how
- * many bytes one is changed */
+/* Changing any byte gives an error or another value, never a crash. step: one byte in
+ * `step` is changed */
 static void check_bytes(const char *name, size_t step)
 {
     struct kg_str whole = read_all(name);
@@ -180,11 +180,11 @@ static void any_byte_may_be_wrong(void **state)
     check_bytes(FOLDER "codecs_brotli.parquet", 7);
 }
 
-/* Hadoop cuts what is longer than its buffer: one length of all, then blocks. What they
- * say is compared with what there is. */
+/* Hadoop splits frames that are longer than its buffer: the total length, then blocks,
+ * each with its length. Lengths that do not match the data are refused. */
 static void frames_of_hadoop_have_several_blocks(void **state)
 {
-    /* blocks of literals alone: 4 bits of their number, then themselves */
+    /* LZ4 blocks of literals only: 4 bits with their count, then the bytes */
     static const struct {
         const char *bytes;
         size_t n;
@@ -242,7 +242,8 @@ static void frames_of_hadoop_have_several_blocks(void **state)
     }
 }
 
-/* How often a byte of `file` that becomes `value` is taken for a width of indices. */
+/* Sets each byte of `file` to `value` in turn.   returns how many times the error
+ * contains `says` */
 static int widths_refused(struct kg_str *file, unsigned char value, const char *says)
 {
     int n = 0;
@@ -314,10 +315,11 @@ static void rows_that_are_no_records_are_refused_with_their_place(void **state)
     }
 }
 
-/* Of what is skipped too: a footer of lists in lists takes no more stack than it may. */
+/* Nesting is bounded in skipped fields too, so nested lists in a footer cannot exhaust
+ * the stack. */
 static void lists_in_lists_have_a_bound(void **state)
 {
-    static unsigned char deep[1 << 16]; /* each a list of one list */
+    static unsigned char deep[1 << 16]; /* each byte is the head of a list of one list */
 
     (void)state;
     memset(deep, 0x19, sizeof deep);
@@ -331,7 +333,7 @@ static void lists_in_lists_have_a_bound(void **state)
     }
 }
 
-/* A number of 64 bits and a step to the next field would pass the largest number. */
+/* A field number of 64 bits plus the delta of the next field would overflow. */
 static void a_field_has_a_number_of_16_bits(void **state)
 {
     static const unsigned char far[] = {5,    0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,

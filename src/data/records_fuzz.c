@@ -1,6 +1,6 @@
-/* Fuzz target: a file of records as data are read, whatever it is: lines, an array, gzip,
- * zstd, Parquet. It is read twice, to the same records or to the same error; as zstd it
- * is read whole, too, and gives no more than it may.
+/* Fuzz target: a data file in any form: lines, an array, gzip, zstd, Parquet. Reading it
+ * twice gives the same records or the same error. As zstd it is also read as one text,
+ * which stays within its limit.
  */
 #include "base/hash.h"
 #include "base/mem.h"
@@ -17,7 +17,7 @@ int kg_fuzz_records(const uint8_t *bytes, size_t n);
 
 enum { FUZZ_RECORDS = 2000, FUZZ_TEXT = 1 << 20 };
 
-/* A hash over what the records say and how they end. */
+/* Hash of all records and of the final status. */
 static uint64_t read_records(const char *path)
 {
     struct kg_records *r;

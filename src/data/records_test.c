@@ -1,5 +1,5 @@
-/* Tests of the one source of records: the same records whatever the format and the name,
- * and the place of what is wrong. */
+/* Tests of reading records from any format: the same records whatever the format and file
+ * name, and the place of an error. */
 #include "data/records.h"
 
 #include "base/folder_testing.h"
@@ -72,7 +72,7 @@ static void the_content_says_the_format(void **state)
     has_three("x.gz", "JSON array, zstd", "element");
 }
 
-/* The error that reading name to its end gives. */
+/* Reads the file to its end.   returns the error */
 static const char *complaint(const char *name)
 {
     struct kg_json_doc doc = {0};
@@ -118,7 +118,8 @@ static void what_is_wrong_has_its_place(void **state)
         strstr(complaint("x"), "found it compressed by gzip: decompress it first"));
 }
 
-/* A list in an object, as {"data": [..]}; what is another thing says so. */
+/* An array inside an object, as {"data": [..]}, is read like an array; any other object
+ * is refused with the reason. */
 static void a_list_in_an_object_is_an_array(void **state)
 {
 #define THREE "{\"a\": 1}, {\"a\": 2, \"b\": [\"]\"]},\n {\"a\": 3}"
@@ -172,7 +173,7 @@ static void an_empty_array_has_no_records(void **state)
     kg_records_close(r);
 }
 
-/* A packed file that is cut or damaged says so, at every length. */
+/* A compressed file truncated at any length, or damaged, is reported as damaged. */
 static void damaged(const char *name)
 {
     struct kg_str whole = {0};
@@ -189,7 +190,8 @@ static void damaged(const char *name)
     kg_str_release(&whole);
 }
 
-/* An empty frame that asks for 2^28 + 2^25 bytes, and one whose text has 2^28. */
+/* An empty frame that declares a window of 2^28 + 2^25 bytes, and one that declares 2^28
+ * bytes of text. */
 static void a_zstd_window_that_is_too_large_is_no_damage(void **state)
 {
     static const unsigned char windowed[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00,
@@ -238,7 +240,7 @@ static void long_packed_files_come_in_pieces(void **state)
     kg_str_release(&text);
 }
 
-/* All records of a file.   returns what stopped it, or KG_OK */
+/* Reads all records of a file.   returns the first failure, or KG_OK */
 static kg_status read_all(const char *path)
 {
     struct kg_json_doc doc = {0};
@@ -282,7 +284,7 @@ static void every_failed_allocation_is_a_status(void **state)
 
 static void blocks_have_the_size_that_is_asked_for(void **state)
 {
-    /* snappy: a length of 5, then a literal of 5 */
+    /* snappy: length 5, then a literal of 5 bytes */
     static const unsigned char packed[] = {5, 4 << 2, 'h', 'e', 'l', 'l', 'o'};
     char out[8] = {0};
 

@@ -1,5 +1,5 @@
-/* Fuzz target: every byte of every tensor of a file that opens can be read, and every
- * tensor is found by its name. */
+/* Fuzz target: if a file opens, every byte of every tensor can be read, and every tensor
+ * is found by its name. */
 #include "data/safetensors.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Tests of safetensors: agreement with the reference's verdicts, real checkpoints, broken
+/* Tests of safetensors: the reference implementation's verdicts, real checkpoints, broken
  * sets, writing. */
 #include "data/safetensors.h"
 
@@ -41,7 +41,7 @@ static const char *place(const char *name)
     return path;
 }
 
-/* header and data as a whole file */
+/* Builds a whole file from its header and `data_bytes` bytes of data. */
 static void build(struct kg_str *out, const char *header, size_t data_bytes)
 {
     uint64_t n = strlen(header);
@@ -83,7 +83,7 @@ static void refuses(const char *header, size_t data_bytes, kg_status code,
     kg_str_release(&file);
 }
 
-/* ---- the reference's cases ---- */
+/* ---- cases of the reference implementation ---- */
 
 static size_t decode64(unsigned char *out, const char *text)
 {
@@ -144,7 +144,7 @@ static void verdicts_agree_with_the_reference(void **state)
     kg_str_release(&text);
 }
 
-/* ---- rules that the reference's cases leave out ---- */
+/* ---- rules without a reference case ---- */
 
 static void broken_headers_are_refused_with_tensor_and_numbers(void **state)
 {
@@ -321,7 +321,7 @@ static const struct kg_st_decl DECLS[] = {
     {"scalar", "I64", 0, {0}},
 };
 
-/* In no order, and one tensor in two ranges. */
+/* Tensors may be written in any order, and one tensor in two ranges. */
 static void what_is_written_reads_back(void **state)
 {
     const float w[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
@@ -350,7 +350,8 @@ static void what_is_written_reads_back(void **state)
     kg_st_close(set);
 }
 
-/* One leaves the file at its length, two write halves of it; who fails leaves it. */
+/* One writer sets the length of the file, two others write half of it each. If one of
+ * them fails, the file stays. */
 static void several_write_one_file(void **state)
 {
     const float w[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
@@ -395,7 +396,7 @@ static void a_writer_refuses_wrong_amounts(void **state)
     struct kg_st_writer *writer;
 
     (void)state;
-    for (int twice = 0; twice < 2; twice++) { /* or a tensor that lacks bytes */
+    for (int twice = 0; twice < 2; twice++) { /* twice: no tensor, then a partial one */
         assert_int_equal(
             kg_st_writer_open(&writer, place("out.safetensors"), DECLS, 4, &err), KG_OK);
         assert_int_equal(kg_st_writer_put(writer, 0, 0, w, sizeof w, &err), KG_EINVAL);
