@@ -1,5 +1,5 @@
-/* Tests of the client: against the server of this house, and against raw sockets that
- * misbehave. */
+/* Tests of the HTTP client against kedge's own server, and against raw sockets that
+ * violate the protocol. */
 #include "net/http_testing.h"
 
 #include "base/log.h"
@@ -13,7 +13,7 @@ struct seen {
     int answers;
     int http_status, tries;
     kg_status status;
-    uint64_t tickets; /* summed */
+    uint64_t tickets; /* sum of all tickets */
     char reason[512], body[4096], pieces[4096];
     struct kg_http_client *again; /* submit one more from the callback */
 };
@@ -64,7 +64,7 @@ static void ask(const char *where, const char *body)
     NEED(kg_http_client_submit(client, where, body, body ? strlen(body) : 0, 3, err));
 }
 
-/* Work until the server holds the request. */
+/* Polls until the server holds the request. */
 static struct kg_http_exchange *poll_held(void)
 {
     held = NULL;
@@ -184,12 +184,12 @@ static void a_server_that_is_not_there_is_named_after_all_tries(void **state)
     poll_all();
     assert_int_equal(seen.status, KG_EIO);
     assert_int_equal(seen.tries, 3);
-    assert_null(strstr(seen.reason, url)); /* who asked puts it in front, once */
+    assert_null(strstr(seen.reason, url)); /* the caller adds it, once */
     assert_non_null(strstr(seen.reason, "3 tries"));
     close_client();
 }
 
-/* What is logged while the request at hand is tried. */
+/* Runs the current request; text gets what was logged meanwhile. */
 static void poll_all_into(char *text, size_t n)
 {
     FILE *f = tmpfile();
@@ -222,7 +222,7 @@ static void the_first_try_that_fails_is_told(void **state)
     close_client();
 }
 
-/* libcurl opens them before it says a word. */
+/* libcurl reads the certificates before it connects. */
 static void need_certificates(void)
 {
     const char *file = curl_version_info(CURLVERSION_NOW)->cainfo;
@@ -305,7 +305,7 @@ static void an_answer_that_is_too_large_is_a_failure(void **state)
     stop_server();
 }
 
-/* ---- servers that misbehave: one connection after the other gets the same text ---- */
+/* ---- servers that misbehave: each connection gets the same text ---- */
 
 struct bad_server {
     int fd, port;
@@ -359,7 +359,7 @@ static void a_silent_server_meets_the_timeout_and_the_deadline(void **state)
     double start = kg_clock_seconds();
     struct bad_server b;
     (void)state;
-    b.fd = listen_on(&b.port); /* connections wait there, nobody takes them */
+    b.fd = listen_on(&b.port); /* connections queue there; nobody accepts them */
     open_client((struct kg_http_client_opts){.timeout_ms = 100, .tries = 2});
     ask(at(b.port, "/"), NULL);
     poll_all();
@@ -443,7 +443,7 @@ static void one_asks_by_the_proxy_of_the_environment(void **state)
     unsetenv("no_proxy");
 }
 
-/* Nobody is spoken to: there is nothing to believe a certificate by. */
+/* Without certificates to verify a server, the client does not connect to it. */
 static void certificates_are_where_the_environment_says(void **state)
 {
     struct bad_server b;

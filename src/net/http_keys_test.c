@@ -1,4 +1,4 @@
-/* Files of keys: what is read, what is refused, and that no message shows a key. */
+/* Key files: what is read, what is refused, and that no message contains a key. */
 #include "net/http_keys.h"
 
 #include "base/file.h"
@@ -59,7 +59,7 @@ static void a_file_that_others_can_read_is_refused(void **state)
     write_keys("ann " ONE "\n", 0400);
     assert_int_equal(kg_http_keys_read(&k, FILE, &err), KG_OK);
     kg_http_keys_release(&k);
-    if (geteuid() == 0) { /* who else could give a file away? */
+    if (geteuid() == 0) { /* only root can give a file away */
         assert_int_equal(chown(FILE, 1, 1), 0);
         assert_int_equal(kg_http_keys_read(&k, FILE, &err), KG_EINVAL);
         assert_non_null(strstr(err.message, "as its owner, found user 1"));

@@ -1,4 +1,5 @@
-/* Fuzz target: a request's head and body give the same result, whole and byte by byte. */
+/* Fuzz target: a request's head and body parse to the same result whether they are fed
+ * whole or byte by byte. */
 #include "net/http_parse.h"
 
 #include "base/mem.h"
@@ -10,7 +11,7 @@ int kg_fuzz_http_parse(const uint8_t *bytes, size_t n);
 
 enum { FUZZ_BODY = 4096 };
 
-/* Feed the body in steps of `step` bytes.   returns what the last step said */
+/* Feeds the body in steps of `step` bytes.   returns the status of the last step */
 static int fuzz_feed(struct kg_http_chunks *c, struct kg_str *body, const char *data,
                      size_t n, size_t step)
 {

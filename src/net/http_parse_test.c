@@ -1,4 +1,4 @@
-/* Tests of the bytes of HTTP. */
+/* Tests of the HTTP parser. */
 #include "net/http_parse.h"
 
 #include "base/mem.h"
@@ -148,7 +148,8 @@ static void the_end_of_a_head_is_found_in_pieces(void **state)
     assert_int_equal(kg_http_head_length(text, n, &seen), n - 4);
 }
 
-/* One that is not as it should be, too: nothing stands before its end. */
+/* Mixed and bare line ends too: the end is reported exactly when the last byte
+ * arrives. */
 static void the_end_of_an_empty_head_is_found_as_it_comes(void **state)
 {
     static const char *const heads[] = {"\n\n", "\n\r\n", "\r\n\n", "\r\n\r\n"};
@@ -160,7 +161,7 @@ static void the_end_of_an_empty_head_is_found_as_it_comes(void **state)
     }
 }
 
-/* Feed byte by byte.   returns the status */
+/* Feeds the text byte by byte.   returns the status */
 static int feed(struct kg_http_chunks *c, struct kg_str *body, const char *text,
                 size_t max)
 {

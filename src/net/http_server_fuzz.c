@@ -1,6 +1,6 @@
-/* Fuzz target: a client sends the input to a server, in steps that the input's first byte
- * chooses, and reads or leaves. The server answers in HTTP or not at all, serves the next
- * client, and holds nothing in the end. */
+/* Fuzz target: a client sends the input to a server, in steps that the first byte
+ * chooses, and reads or leaves. The server replies in HTTP or closes the connection,
+ * serves the next client, and holds no memory at the end. */
 #include "net/http_server.h"
 
 #include "base/mem.h"
@@ -50,7 +50,7 @@ static void fuzz_stream(void *user, struct kg_http_exchange *x)
     kg_http_stream_end(x);
 }
 
-/* The first one waits for an answer from another thread. */
+/* The first request is kept until another thread answers it. */
 static void fuzz_hold(void *user, struct kg_http_exchange *x)
 {
     struct kg_http_exchange *none = NULL;
@@ -75,9 +75,9 @@ static struct sockaddr_in fuzz_address(uint32_t host, int port)
                                 .sin_addr.s_addr = htonl(host)};
 }
 
-/* Every client has an address of its own, 127.1.0.0 and up: thousands a second from one
- * would take ports again whose last connection the system still remembers, and drop their
- * segments. */
+/* Each client has its own address, 127.1.0.0 and up. Thousands of connections per second
+ * from one address would reuse ports that are still in TIME_WAIT, and the kernel would
+ * drop their segments. */
 static int fuzz_dial(const struct kg_http_server *s)
 {
     static uint32_t clients;
@@ -96,7 +96,7 @@ static void fuzz_say(int fd, const char *data, size_t n, size_t step)
     while (n > 0) {
         ssize_t sent = send(fd, data, n < step ? n : step, MSG_NOSIGNAL);
         if (sent <= 0)
-            return; /* refused already */
+            return; /* the server has closed already */
         data += sent;
         n -= (size_t)sent;
     }
@@ -109,18 +109,18 @@ static void fuzz_release_held(void)
         fuzz_echo(NULL, x);
 }
 
-/* Until something comes. A request may be held at any time, and is not held up. */
+/* Waits until bytes arrive; meanwhile answers requests that the handler kept. */
 static void fuzz_wait(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     for (int ms = 0; poll(&p, 1, STEP_MS) != 1; ms += STEP_MS) {
         fuzz_release_held();
         if (ms > WAIT_MS)
-            abort(); /* it keeps a client that has said all */
+            abort(); /* the server neither answers nor closes */
     }
 }
 
-/* All that comes until the server closes.   returns its bytes in `text` */
+/* Reads until the server closes.   returns the number of bytes in `text` */
 static size_t fuzz_hear(int fd, char *text)
 {
     size_t n = 0;
@@ -184,8 +184,8 @@ static void fuzz_clients(struct kg_http_server *s, const uint8_t *bytes, size_t 
     kg_http_server_stop(s, WAIT_MS);
 }
 
-/* libFuzzer's clock interrupts no call of the clients: their waits have an end of their
- * own. */
+/* Blocks libFuzzer's SIGALRM, so that it interrupts no system call; the waits here have
+ * their own timeout. */
 int kg_fuzz_http_server(const uint8_t *bytes, size_t n)
 {
     struct kg_http_server_opts opts = {.max_body_bytes = 4096,
@@ -201,7 +201,7 @@ int kg_fuzz_http_server(const uint8_t *bytes, size_t n)
     sigemptyset(&clock);
     sigaddset(&clock, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &clock, &before);
-    if (kg_http_server_start(&s, &opts, &err) == KG_OK) /* else out of ports */
+    if (kg_http_server_start(&s, &opts, &err) == KG_OK) /* fails if no port is free */
         fuzz_clients(s, bytes, n);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (kg_mem_current_bytes() != held)

@@ -1,4 +1,5 @@
-/* Tests of the server through real sockets: what it answers, and what it survives. */
+/* Tests of the HTTP server through real sockets: its answers, and the faults that it
+ * survives. */
 #include "net/http_testing.h"
 
 #include <pthread.h>
@@ -65,7 +66,7 @@ static void a_head_has_a_limit(void **state)
     memset(big, 'a', 1000);
     memcpy(big, "GET /", 5);
     memcpy(big + 950, " HTTP/1.1\r\n\r\n", 14); /* and a NUL */
-    expect(big, 400, "Host");                   /* 963 bytes are not too many */
+    expect(big, 400, "Host");                   /* 963 bytes are within the limit */
     free(big);
     stop_server();
 }
@@ -110,7 +111,7 @@ static void bodies_come_in_pieces_and_in_chunks(void **state)
     assert_non_null(strstr(answer, "\r\n\r\nabcdHTTP/1.1 200"));
     assert_non_null(strstr(answer, "\r\n\r\nEFGHI"));
     close(fd);
-    expect(text, 200, "\r\n\r\nabcdHTTP/1.1 200"); /* both at once, too */
+    expect(text, 200, "\r\n\r\nabcdHTTP/1.1 200"); /* two requests in one packet */
     stop_server();
 }
 
@@ -154,7 +155,7 @@ static void slow_senders_are_cut_off(void **state)
     int half = dial(kg_http_server_port(server));
     say(half, "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nContent-Length: 10\r\n\r\na");
     assert_non_null(strstr(hear(half), "408 Request Timeout"));
-    assert_string_equal(hear(silent), ""); /* nothing was asked, nothing is answered */
+    assert_string_equal(hear(silent), ""); /* no request, so no answer */
     assert_int_equal(stats().timeouts, 1);
     close(silent);
     close(half);
@@ -191,7 +192,7 @@ static void the_key_is_asked_for_everywhere_but_on_the_open_path(void **state)
     stop_server();
 }
 
-/* Each key lets its user in, and the handler sees whose it was. */
+/* Each key admits its user, and the handler sees that user's name. */
 static void a_request_is_that_of_its_keys_user(void **state)
 {
     static const struct kg_http_key keys[] = {{"ann", "key-of-ann"},
@@ -247,7 +248,7 @@ static void one_connection_takes_one_later_answer_after_the_other(void **state)
     for (int i = 0; i < 4; i++) {
         say(fd, "GET /held HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
         struct kg_http_exchange *x = wait_held();
-        usleep(20000); /* the server's thread has looked for an answer */
+        usleep(20000); /* lets the server's thread run first */
         if (i % 2 == 0) {
             kg_http_reply(x, 200, "text/plain", "whole", 5);
             hear_until(fd, "whole");
@@ -255,14 +256,14 @@ static void one_connection_takes_one_later_answer_after_the_other(void **state)
         }
         kg_http_stream_begin(x, 200, "text/plain");
         NEED(kg_http_stream_write(x, "one", 3, err));
-        hear_until(fd, "one\r\n"); /* so two buffers go round */
+        hear_until(fd, "one\r\n"); /* so that the two buffers alternate */
         NEED(kg_http_stream_write(x, "two", 3, err));
         hear_until(fd, "two\r\n");
         kg_http_stream_end(x);
         hear_until(fd, "0\r\n\r\n");
     }
     close(fd);
-    stop_server(); /* all memory has been given back */
+    stop_server(); /* fails if memory leaked */
 }
 
 static void a_stream_arrives_piece_by_piece(void **state)
@@ -325,7 +326,7 @@ static void a_client_that_leaves_is_noticed(void **state)
     assert_int_equal(stats().gone, 2);
     assert_int_equal(stats().errors_5xx, 0);
 
-    /* an error that nobody sees is none */
+    /* an error that no client receives is not counted */
     fd = dial(kg_http_server_port(server));
     say(fd, "GET /held HTTP/1.1\r\n" END);
     x = wait_held();
@@ -337,7 +338,6 @@ static void a_client_that_leaves_is_noticed(void **state)
     stop_server();
 }
 
-/* It has said all and waits: whole answers, streams, and requests sent ahead. */
 static double processor_seconds(void)
 {
     struct timespec t;
@@ -345,8 +345,8 @@ static double processor_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A child has what its parent has until it becomes another program: a connection that
- * ends meanwhile has no events any more. */
+/* A forked child keeps the parent's descriptors open until exec. A connection that ends
+ * meanwhile must be removed from epoll explicitly, or its events would repeat. */
 static void a_connection_ends_while_a_child_has_it(void **state)
 {
     (void)state;
@@ -370,10 +370,12 @@ static void a_connection_ends_while_a_child_has_it(void **state)
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(fd);
     assert_int_equal(stats().connections, 0);
-    assert_true(took < 0.1); /* the server's thread sleeps */
+    assert_true(took < 0.1); /* so the server's thread slept */
     stop_server();
 }
 
+/* A client that has sent everything shuts down its sending side and waits: for a whole
+ * answer, a stream, and answers to requests sent ahead. */
 static void a_half_closed_client_gets_its_answer(void **state)
 {
     static const char *const versions[] = {"1.1\r\nHost: localhost", "1.0"};
@@ -421,7 +423,7 @@ static void a_half_closed_client_gets_its_answer(void **state)
     stop_server();
 }
 
-/* Bodies of 400 KB that never end, before a server that holds a megabyte. */
+/* Twenty bodies of 400 KB that never end, and a server that may hold 1 MiB. */
 static void bodies_of_all_clients_have_one_bound(void **state)
 {
     enum { MANY = 20, PART = 400000 };
@@ -457,7 +459,7 @@ static void bodies_of_all_clients_have_one_bound(void **state)
     stop_server();
 }
 
-/* What waits for clients that do not read is bounded, and given back. */
+/* Answers that wait for clients that do not read are bounded in sum, and freed. */
 static void answers_of_all_clients_have_one_bound(void **state)
 {
     enum { MANY = 6 };
@@ -482,7 +484,7 @@ static void answers_of_all_clients_have_one_bound(void **state)
     stop_server();
 }
 
-/* Who asks beforehand learns what becomes of an answer; what was kept is used up. */
+/* kg_http_reserve tells whether an answer will fit; replying uses the reservation up. */
 static void room_for_an_answer_can_be_kept(void **state)
 {
     static char big[16 << 20];
@@ -507,7 +509,8 @@ static void room_for_an_answer_can_be_kept(void **state)
     stop_server();
 }
 
-/* A page in a browser may ask, but not hide whose it is. */
+/* A web page can make a browser send requests to this server, but it cannot choose the
+ * Host and Origin headers. */
 static void strangers_names_are_refused_by_a_local_server_without_a_key(void **state)
 {
     static const char *const local[] = {
@@ -635,7 +638,8 @@ static void connections_are_taken_as_they_come(void **state)
     stop_server();
 }
 
-/* It looks again now and then, and does nothing between. */
+/* Without a free descriptor the server retries accept from time to time, and sleeps in
+ * between. */
 static void a_server_without_descriptors_waits_for_one(void **state)
 {
     struct rlimit usual, few;
@@ -658,7 +662,7 @@ static void a_server_without_descriptors_waits_for_one(void **state)
     stop_server();
 }
 
-/* Started by somebody who closed its input. */
+/* As when the parent closed standard input. */
 static void a_server_may_listen_at_descriptor_0(void **state)
 {
     int input = dup(0);
@@ -689,7 +693,7 @@ static void stopping_waits_for_open_answers_and_takes_no_new_ones(void **state)
     say(fd, "GET /held HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
     struct kg_http_exchange *x = wait_held();
     assert_int_equal(pthread_create(&thread, NULL, stop_later, server), 0);
-    assert_string_equal(hear(idle), ""); /* had no request under way: let go */
+    assert_string_equal(hear(idle), ""); /* idle: closed at once */
     kg_http_reply(x, 200, "text/plain", "last", 4);
     const char *answer = hear(fd);
     assert_non_null(strstr(answer, "\r\n\r\nlast"));
@@ -746,8 +750,8 @@ static void what_cannot_be_listened_on_is_named(void **state)
     stop_server();
 }
 
-/* The head of a stream is made in several pieces: wherever memory ends, none of it is
- * left. */
+/* The head of a stream is built in several allocations: whichever fails, nothing of it is
+ * sent or kept. */
 static void a_stream_that_cannot_begin_leaves_nothing(void **state)
 {
     bool began = false;

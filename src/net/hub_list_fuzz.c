@@ -1,6 +1,5 @@
-/* Fuzz target: a list of the hub that is accepted has a commit, digests that can be file
- * names, and no path that leads out of a snapshot; a name that is accepted can be a
- * folder's. */
+/* Fuzz target: an accepted list of the hub has a commit, digests that can be file names,
+ * and no path outside a snapshot; an accepted name can be a folder's name. */
 #include "net/hub_internal.h"
 
 #include <stdlib.h>
@@ -27,7 +26,7 @@ static void check_list(const struct kg_hub_list *list)
     }
 }
 
-/* The bytes up to a NUL as a name, of either kind. */
+/* Reads the bytes up to a NUL as a name of each kind. */
 static void try_name(const uint8_t *bytes, size_t n)
 {
     char text[256];

@@ -1,5 +1,5 @@
-/* Tests of fetching from a hub: what lies in the cache afterwards, who is told the token,
- * and every way in which an answer can be another than it should be. */
+/* Tests of downloads from a hub: what the cache holds afterwards, which hosts receive the
+ * token, and every way in which a reply can be wrong. */
 #include "base/folder_testing.h"
 
 #include "net/hub_internal.h"
@@ -103,7 +103,7 @@ static void pulls(const char *name)
         fail_msg("%s: %s", name, err.message);
 }
 
-/* One line with the words, and never the token. */
+/* The error has this code and these words, is one line, and never contains the token. */
 static void said(kg_status code, const char *words)
 {
     if (err.code != code || !strstr(err.message, words))
@@ -140,7 +140,7 @@ static void is_whole(void)
     is_there(FOLDER "/refs/main", HUB_COMMIT, 40);
 }
 
-/* No snapshot, and no file under the name of its digest. */
+/* There is no snapshot, and no file under the name of its digest. */
 static void nothing_is_there(void)
 {
     char **names;
@@ -164,7 +164,7 @@ static void nothing_is_there(void)
     kg_file_names_free(names, n);
 }
 
-/* ---- what is fetched ---- */
+/* ---- what is downloaded ---- */
 
 static void a_model_lies_as_others_lay_it(void **state)
 {
@@ -178,7 +178,7 @@ static void a_model_lies_as_others_lay_it(void **state)
     assert_string_equal(pulled.commit, HUB_COMMIT);
     assert_int_equal(pulled.files, 6);
     assert_int_equal(pulled.bytes, WEIGHTS + 19 + 2 + 17 + 0 + 2);
-    assert_int_equal(pulled.fetched, WEIGHTS + 19 + 2 + 17); /* two are one blob */
+    assert_int_equal(pulled.fetched, WEIGHTS + 19 + 2 + 17); /* two share a blob */
     hub_digest(digest, &hub.files[2]);
     snprintf(expected, sizeof expected, "../../blobs/%s", digest);
     n = readlink(in_dir(SNAPSHOT "/model.safetensors"), target, sizeof target - 1);
@@ -195,9 +195,9 @@ static void a_model_lies_as_others_lay_it(void **state)
     assert_false(kg_file_exists(in_dir(SNAPSHOT "/README.md")));
 }
 
-/* The hub's oldest models are asked for without their ORG, to which the hub redirects;
- * they lie under the name that they were asked by. The token goes all the way, but not
- * to the store. */
+/* The hub redirects requests for its oldest models, which are named without an ORG. The
+ * files are cached under the name that the user gave. Redirected requests to the hub
+ * carry the token; those to the store do not. */
 static void a_model_without_an_org_is_where_a_redirection_leads(void **state)
 {
     static const char folder[] = "hub/models--tiny/snapshots/" HUB_COMMIT;
@@ -242,7 +242,7 @@ static void what_is_there_is_not_fetched_again(void **state)
     pulls("org/tiny");
     assert_int_equal(pulled.fetched, 0);
     assert_int_equal(hub_count("/api/models/org/tiny/revision/main?blobs=true"), 2);
-    assert_int_equal(hub_count("store "), 2); /* both of the first */
+    assert_int_equal(hub_count("store "), 2); /* both by the first pull */
     is_whole();
 }
 
@@ -326,7 +326,7 @@ static void a_data_set_comes_whole_or_by_file(void **state)
         "expected the file data/test.jsonl, found none among its 2 files, such as data/");
 }
 
-/* ---- who is told the token ---- */
+/* ---- which hosts receive the token ---- */
 
 static void the_token_is_told_to_the_hub_alone(void **state)
 {
@@ -374,7 +374,7 @@ static void a_cut_transfer_goes_on_where_it_was_cut(void **state)
     is_whole();
     assert_int_equal(hub.cuts, 0);
     assert_int_equal(pulled.fetched, WEIGHTS + 19 + 2 + 17);
-    assert_int_equal(hub_count("range=10000- "), 2); /* of the hub, and of the store */
+    assert_int_equal(hub_count("range=10000- "), 2); /* from hub and store */
     assert_int_equal(hub_count("range=40000- "), 2);
 }
 
@@ -382,7 +382,7 @@ static void an_interrupted_pull_goes_on(void **state)
 {
     (void)state;
     hub.cuts = 1000;
-    hub.cut_after = 500; /* 50 cuts of a file, and it is given up */
+    hub.cut_after = 500; /* a file may be cut 50 times */
     refuses("org/tiny", KG_EIO, "the same pull continues there");
     nothing_is_there();
     hub.cuts = 0;
@@ -391,7 +391,7 @@ static void an_interrupted_pull_goes_on(void **state)
     assert_true(pulled.fetched < WEIGHTS);
 }
 
-/* As a pull before this one left it. */
+/* Leaves a partial download, as an interrupted pull does. */
 static void leave(const struct hub_file *f, const char *bytes, size_t n)
 {
     char digest[KG_DIGEST_TEXT], name[120];
@@ -402,7 +402,7 @@ static void leave(const struct hub_file *f, const char *bytes, size_t n)
     assert_int_equal(kg_file_write_atomic(in_dir(name), bytes, n, &err), KG_OK);
 }
 
-/* A read-only home, or one that is a file, by whatever names it. */
+/* The cache is below a read-only folder or below a file, whichever variable names it. */
 static void a_cache_that_cannot_be_written_is_named(void **state)
 {
     static const char *const variables[] = {
@@ -465,7 +465,8 @@ static void a_server_without_ranges_gives_whole_files(void **state)
     assert_int_equal(hub_count("store /store/model.safetensors"), 3);
 }
 
-/* An address may have run out when the rest is requested: the hub gives another. */
+/* The signed address may have expired when the rest is requested, so the hub is asked for
+ * a new one. */
 static void the_rest_is_asked_of_the_hub(void **state)
 {
     (void)state;
@@ -485,7 +486,7 @@ static void a_refusal_of_the_store_is_one(void **state)
     nothing_is_there();
 }
 
-/* ---- files that are others ---- */
+/* ---- files with other contents ---- */
 
 static void another_digest_is_refused(void **state)
 {
@@ -495,7 +496,7 @@ static void another_digest_is_refused(void **state)
     nothing_is_there();
     assert_false(kg_file_exists(in_dir(SNAPSHOT)));
     hub.flip = false;
-    pulls("org/tiny"); /* what is left of other files is seen to be others, and fetched */
+    pulls("org/tiny"); /* what the failed pull left and does not match is fetched again */
     is_whole();
 }
 
@@ -531,7 +532,7 @@ static void a_page_in_the_place_of_a_file_is_refused(void **state)
     nothing_is_there();
 }
 
-/* ---- answers that are none ---- */
+/* ---- replies that are no answers ---- */
 
 static void answered(const char *answer, const char *page, kg_status code,
                      const char *words)
@@ -666,7 +667,7 @@ static void the_environment_is_checked(void **state)
     unsetenv("HF_HUB_OFFLINE");
     setenv("TRANSFORMERS_OFFLINE", "Yes", 1);
     refuses("org/tiny", KG_EINVAL, "TRANSFORMERS_OFFLINE=Yes");
-    setenv("HF_HUB_OFFLINE", "0", 1); /* the first one counts */
+    setenv("HF_HUB_OFFLINE", "0", 1); /* HF_HUB_OFFLINE has priority */
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
         setenv("HF_ENDPOINT", urls[i], 1);
         refuses("org/tiny", KG_EINVAL, "HF_ENDPOINT");
@@ -715,7 +716,7 @@ static void every_failed_request_to_the_disk_is_a_status(void **state)
     }
 }
 
-/* What is there of a file is its beginning. */
+/* What is left of a partial file is a prefix of the whole file. */
 static void what_is_left_is_a_beginning(const char *digest)
 {
     struct kg_str bytes = {0};
@@ -730,7 +731,8 @@ static void what_is_left_is_a_beginning(const char *digest)
     kg_str_release(&bytes);
 }
 
-/* Whatever could not be written, and whenever: the same pull may go on there. */
+/* Whichever write fails, only a prefix of the file is left, from which the next pull can
+ * continue. */
 static void nothing_but_a_beginning_is_left(void **state)
 {
     char digest[KG_DIGEST_TEXT];

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* returns the descriptor to close; *port: on the loopback */
+/* Listens on the loopback; *port gets the port.   returns the descriptor to close */
 static inline int open_stuck(int *port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
