@@ -1,4 +1,4 @@
-/* Tests of the two merge loops: both compute the same function. */
+/* Tests of the two merge loops: both compute the same tokens. */
 #include "text/bpe.h"
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@
 static struct kg_err err;
 static const struct kg_rng_key KEY = {7, KG_RNG_TEST};
 
-/* Random merges over `letters` letters; the token of merge i is letters + i. */
+/* Random merges of `letters` letters; merge i makes token letters + i. */
 static void random_merges(struct kg_merges *m, int32_t letters, int32_t n, uint64_t round)
 {
     assert_int_equal(kg_merges_init(m, (size_t)n, &err), KG_OK);
@@ -73,7 +73,7 @@ static void lowest_rank_first_then_leftmost(void **state)
     kg_bpe_scratch_release(&scratch);
 }
 
-/* With a cost that grows by the square this would take minutes. */
+/* With quadratic cost this would take minutes. */
 static void a_long_pretoken_is_merged_in_reasonable_time(void **state)
 {
     enum { N = 1 << 20 };

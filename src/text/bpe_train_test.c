@@ -1,6 +1,6 @@
-/* Tests of the BPE trainer: the same input gives the same tokenizer; sizes, special
- * tokens. Python's `tokenizers` reads what is compared here
- * (tests/data/tokenizer/vectors.jsonl). */
+/* Tests of the BPE trainer: the same input gives the same tokenizer; vocabulary sizes;
+ * special tokens. tests/data/tokenizer/vectors.jsonl has the ids that Python's
+ * `tokenizers` gives for a trained file. */
 #include "text/tokenizer.h"
 
 #include "base/file.h"
@@ -108,8 +108,8 @@ static struct kg_tokenizer *trained(const char *text, int32_t vocab, size_t n_sp
     return tok;
 }
 
-/* aaabdaaabac: aa (4 times, overlapping pairs counted), then by counts; the classic
- * example of the algorithm. */
+/* The textbook example of BPE, aaabdaaabac: first aa (4 times, counting overlaps), then
+ * the next pairs by count. */
 static void frequent_pairs_become_tokens(void **state)
 {
     struct kg_tokenizer *tok = trained("aaabdaaabac aaabdaaabac aaabdaaabac", 260, 1);

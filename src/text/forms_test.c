@@ -1,5 +1,5 @@
-/* Every form of a tokenizer that the trunk reads (forms_testing.h), what is refused, and
- * maps of characters and cuts alone. */
+/* Every form of tokenizer that src/ reads (forms_testing.h), what is refused, and
+ * character maps and splitting by themselves. */
 #include "text/forms_testing.h"
 
 #include "text/cut.h"
@@ -118,7 +118,7 @@ static void replacements_of_replacements_are_bounded(void **state)
 
 /* ---- maps of characters ---- */
 
-/* Whatever the units of a trie say, nothing is read beyond it, and what comes out is
+/* Whatever the units of the trie contain, nothing outside it is read, and the output is
  * UTF-8. */
 static void a_random_map_of_characters_is_walked_with_care(void **state)
 {
@@ -134,7 +134,7 @@ static void a_random_map_of_characters_is_walked_with_care(void **state)
             random = random * 6364136223846793005u + 1442695040888963407u;
             bytes[i] = (unsigned char)(random >> 56);
         }
-        for (size_t i = 0; i < 64; i++) { /* small offsets, to stay inside often */
+        for (size_t i = 0; i < 64; i++) { /* small offsets: walks often stay inside */
             bytes[4 + 4 * i + 2] &= round % 2 ? 0xFF : 0x01;
             bytes[4 + 4 * i + 3] &= round % 2 ? 0xFF : 0x80;
         }

@@ -1,9 +1,9 @@
 /* Shared by tests of tokenizer forms: compares ids and decoded texts with HuggingFace's
  * `tokenizers` (a tokenizer.model's with `sentencepiece`).
  *
- * tools/oracle/make_tokenizer_forms.py writes the file: models by name, and forms that
- * put the other parts around one of them. The environment variable KEDGE_FORMS names
- * another such file. The guest with the model WordPiece tests the forms of that model.
+ * tools/oracle/make_tokenizer_forms.py writes the file: models by name, and forms, which
+ * combine the other parts of a tokenizer with one of the models. The environment variable
+ * KEDGE_FORMS names another such file. guests/retriever tests the forms of WordPiece.
  */
 #ifndef KG_TEXT_FORMS_TESTING_H
 #define KG_TEXT_FORMS_TESTING_H
@@ -60,7 +60,7 @@ static const char *model_named(const struct forms *f, const char *name)
     return NULL;
 }
 
-/* The form's parts put around its model. */
+/* Builds a tokenizer from the form's parts and its model. */
 static struct kg_tokenizer *open_json(const struct forms *f, const struct kg_json *line,
                                       const char *form)
 {

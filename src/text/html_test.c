@@ -1,4 +1,4 @@
-/* Text escaped for HTML. */
+/* Escaping of text for HTML. */
 #include "text/html.h"
 
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static void what_is_no_text_is_replaced(void **state)
     becomes("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9,
             "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
     becomes("\xc3(\xff", 3, "\xef\xbf\xbd(\xef\xbf\xbd");
-    becomes("\xe2\x82", 2, "\xef\xbf\xbd"); /* cut short */
+    becomes("\xe2\x82", 2, "\xef\xbf\xbd"); /* truncated */
 }
 
 int main(void)

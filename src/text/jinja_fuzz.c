@@ -32,7 +32,7 @@ static void render(const struct kg_chat_template *t, const struct kg_json *varia
     kg_mem_reset_peak();
     kg_status status = kg_chat_template_render(&once, t, variables, &opts, &first);
 
-    /* text that grows is there twice for a moment */
+    /* the output exists twice while it moves to a larger buffer */
     if (kg_mem_peak_bytes() - before > MEMORY + 2 * (OUTPUT + 64))
         abort();
     if (kg_chat_template_render(&twice, t, variables, &opts, &second) != status ||

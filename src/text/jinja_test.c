@@ -1,6 +1,6 @@
-/* Tests of chat templates: byte-equal to renderings of the reference engine, limits,
- * messages, model folders. tests/data/chat_templates/README.md says where the data comes
- * from. */
+/* Tests of chat templates: output byte-equal to that of the reference engine, limits,
+ * error messages, model folders. tests/data/chat_templates/README.md describes the
+ * data. */
 #include "base/folder_testing.h"
 #include "data/jsonl.h"
 #include "text/chat_template.h"
@@ -8,7 +8,7 @@
 #define DATA   "tests/data/chat_templates"
 #define SHARED "../shared/data/chat_templates"
 
-/* 2025-07-10 12:00:00 UTC, where the clock of the recorded renderings stands */
+/* 2025-07-10 12:00:00 UTC, the time at which the renderings were recorded */
 static const struct kg_chat_opts opts = {.now_s = 1752148800};
 
 static kg_status render_text(struct kg_str *out, const char *text, size_t n,
@@ -25,7 +25,7 @@ static kg_status render_text(struct kg_str *out, const char *text, size_t n,
 
 /* ---- recorded renderings ---- */
 
-static struct kg_json_doc common; /* the variables of records that name none */
+static struct kg_json_doc common; /* variables of records that name none */
 
 static int read_common(void **state)
 {
@@ -70,7 +70,8 @@ static kg_status render_record(struct kg_str *out, const struct kg_json *record,
     return status;
 }
 
-/* Published before transformers 5, which drops null keys before a template sees them. */
+/* Recorded before transformers 5, which removes null keys before the template sees
+ * them. */
 static bool is_outdated(const struct kg_json *record)
 {
     const char *name = kg_json_text(kg_json_get(record, "name"), NULL);
@@ -81,7 +82,8 @@ static bool is_outdated(const struct kg_json *record)
                "content")) == KG_JSON_NULL;
 }
 
-/* Every record whose engines agree; `expected` null: the engine refused it. */
+/* Renders every record on which the reference engines agree; `expected` null means that
+ * the engine refused it. */
 static int replay(const char *folder, const char *name)
 {
     struct kg_jsonl *lines;
@@ -136,14 +138,16 @@ static void features_render_as_the_reference_engine_does(void **state)
     assert_true(replay(DATA, "features.jsonl") >= 250);
 }
 
-/* str, repr, markup, numbers, ranges and views, filters of none and of undefined. */
+/* str, repr, Markup, numbers, ranges, dict views, and filters of none and of
+ * undefined. */
 static void values_are_those_of_python(void **state)
 {
     (void)state;
     assert_true(replay(DATA, "values.jsonl") >= 600);
 }
 
-/* Null keys, thoughts under their three names, tools: as apply_chat_template has them. */
+/* Null keys, the three names of reasoning, and tools, as apply_chat_template passes
+ * them. */
 static void messages_come_as_transformers_hands_them_over(void **state)
 {
     (void)state;
@@ -223,7 +227,7 @@ static void errors_name_line_and_column(void **state)
     kg_str_release(&out);
 }
 
-/* By Python 3.11: str() of each, and its list(); none: a bound beyond 64 bits. */
+/* str() and list() of each slice in Python 3.11; none if a bound exceeds 64 bits. */
 static void slices_of_ranges_are_those_of_python(void **state)
 {
     static const char *const rows[][2] = {
@@ -311,8 +315,8 @@ static void limits_stop_a_rendering(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
-/* What is held at the worst moment: the pool, and the output while it moves to a larger
- * place. Each of these comes to its limit by another kind of allocation. */
+/* At most the pool and two copies of the output, while it moves to a larger buffer. Each
+ * template reaches its limit through another kind of allocation. */
 static void memory_stays_below_its_limit(void **state)
 {
     static const char *const greedy[] = {
@@ -372,7 +376,7 @@ static void every_failed_allocation_is_reported(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
-/* Days, and what they are not. */
+/* Valid days, and texts that are no day. */
 static void a_day_is_read(void **state)
 {
     static const struct {
@@ -496,7 +500,8 @@ static void renders(const char *name, const char *variables, const char *expecte
     kg_chat_template_close(t);
 }
 
-/* As transformers chooses: tools that are given, be it none of them, but not null. */
+/* transformers uses the template named tool_use if tools are given, even an empty list,
+ * but not null. */
 static void tools_take_the_template_for_tools(void **state)
 {
     (void)state;
@@ -553,8 +558,8 @@ static kg_status choose_auto(const char **message)
     return status;
 }
 
-/* As transformers: files alone where there are any, of a name given twice the last, and
- * several without a default are a question. */
+/* As in transformers: if the folder has template files, only they count; of two with one
+ * name the last counts; several without a default are refused. */
 static void templates_are_found_as_transformers_finds_them(void **state)
 {
     const char *said;
@@ -583,14 +588,15 @@ static void templates_are_found_as_transformers_finds_them(void **state)
     put("tokenizer_config.json", "{\"chat_template\": \"c\"}");
     renders(NULL, "{}", "c");
     assert_int_equal(kg_file_make_dirs(in_dir("additional_chat_templates"), &err), KG_OK);
-    renders(NULL, "{}", "c"); /* an empty folder is no template */
+    renders(NULL, "{}", "c"); /* an empty folder changes nothing */
     put("additional_chat_templates/rag.jinja", "file");
     assert_int_equal(choose_auto(&said), KG_ENOTFOUND);
     assert_non_null(strstr(said, "found rag"));
     renders("rag", "{}", "file");
 }
 
-/* Every text of the config that is called a token, and those of a model's own. */
+/* Every string of the config whose key ends in _token, and the model's own special
+ * tokens. */
 static void special_tokens_are_variables(void **state)
 {
     (void)state;

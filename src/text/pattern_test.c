@@ -24,7 +24,7 @@ static kg_status try(bool *found, const char *text, enum kg_pattern_fit fit,
     return status;
 }
 
-/* As re.fullmatch and re.match of Python 3.11 say. */
+/* Verdicts of re.fullmatch and re.match in Python 3.11. */
 static void test_matches_are_those_of_python(void **state)
 {
     static const struct {
@@ -48,7 +48,7 @@ static void test_matches_are_those_of_python(void **state)
         {"q_proj", KG_PATTERN_WHOLE, false},
         {"model", KG_PATTERN_WHOLE, false},
         {".*\\.[0-3]\\..*(q|v)_proj$", KG_PATTERN_WHOLE, true},
-        {".*self_attn\\.(q|q_proj)", KG_PATTERN_WHOLE, true}, /* goes back */
+        {".*self_attn\\.(q|q_proj)", KG_PATTERN_WHOLE, true}, /* backtracks */
         {"(?i).*SELF_ATTN.*", KG_PATTERN_WHOLE, true},
         {"(?!.*q_proj).*", KG_PATTERN_WHOLE, false},
     };
@@ -78,7 +78,7 @@ static void test_what_cannot_be_read_is_refused(void **state)
         {"[[:alpha:]]", KG_EUNSUPPORTED, "offset 1: '[:'"},
         {"[^[:alpha:]]", KG_EUNSUPPORTED, "offset 2: '[:'"},
         {"[a[:digit:]]", KG_EUNSUPPORTED, "offset 2: '[:'"},
-        {"[a[.x.]]", KG_EFORMAT, "offset"}, /* and these PCRE2 itself refuses */
+        {"[a[.x.]]", KG_EFORMAT, "offset"}, /* PCRE2 itself refuses this and the next */
         {"[a[=x=]]", KG_EFORMAT, "offset"},
         {"(*ACCEPT)", KG_EUNSUPPORTED, "'(*'"},
         {"((a|b|.)*)*[XY]", KG_EFORMAT, "gave up at '" Q "'"},

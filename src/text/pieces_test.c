@@ -1,6 +1,7 @@
-/* Tests of tokenizers made of pieces: SentencePiece's and tiktoken's tokenizer.model, and
- * the tokenizer.json to which SentencePiece's are converted. Ids and texts are compared
- * with sentencepiece, tiktoken and HuggingFace's tokenizers; what is refused.
+/* Tests of tokenizers made of pieces: the tokenizer.model files of SentencePiece and
+ * tiktoken, and the tokenizer.json files converted from SentencePiece's. Ids and texts
+ * are compared with sentencepiece, tiktoken and HuggingFace's tokenizers; also what is
+ * refused.
  */
 #include "text/tokenizer.h"
 
@@ -28,7 +29,7 @@ static struct kg_tokenizer *open_dir(const char *dir)
     return tok;
 }
 
-/* A folder, or a tokenizer.json of another name. */
+/* Opens a folder, or a tokenizer.json under another name. */
 static struct kg_tokenizer *open_data(const char *name)
 {
     char path[128];
@@ -100,7 +101,8 @@ static void check_text(const struct kg_tokenizer *tok, const struct kg_ids *ids,
     kg_str_release(&text);
 }
 
-/* Rows whose `key` is `value`, the texts that ids decode to too.   returns how many */
+/* Checks the rows whose `key` is `value`, and with `texts` also what their ids decode to.
+ *   returns the number of rows */
 static int check_rows(const struct kg_tokenizer *tok, const char *path, const char *key,
                       const char *value, bool texts)
 {
@@ -151,10 +153,10 @@ static void published_vectors_pass(void **state)
     static const struct {
         const char *dir, *rows;
         int n;
-        bool texts; /* those of Llama 3 were tidied up: no space before a '!' */
+        bool texts; /* not Llama 3's: they lack the space before a '!' */
     } files[] = {{"llama2", "llama2", 42, true},
                  {"llama3", "llama3", 60, false},
-                 /* no file of its own was published; the vocabulary is Qwen2's */
+                 /* DeepSeek published no tokenizer.model; its vocabulary is Qwen2's */
                  {"qwen2", "deepseek_r1_distill_qwen", 23, true}};
     (void)state;
     if (!kg_file_exists(SHARED "vectors_published.jsonl")) {
@@ -173,7 +175,7 @@ static void published_vectors_pass(void **state)
     }
 }
 
-/* ---- text comes back ---- */
+/* ---- round trips ---- */
 
 static void assert_comes_back(const struct kg_tokenizer *tok, struct kg_ids *ids,
                               const char *text, size_t n, bool continues)
@@ -210,7 +212,8 @@ static void characters_come_back(void **state)
         kg_tokenizer_close(toks[i]);
 }
 
-/* Nothing but the space in front of a text depends on where an id stands. */
+/* The bytes of an id do not depend on its position; only decode_text drops the space that
+ * precedes a text. */
 static void single_ids_put_together_are_the_whole(void **state)
 {
     static const char *const files[] = {"spm", "spm_legacy.json", "spm_always.json"};
@@ -270,7 +273,7 @@ static void decoding_names_the_place_of_a_bad_id(void **state)
 
 /* ---- special tokens ---- */
 
-/* The small model with this tokenizer_config.json beside it. */
+/* Opens the small model with this tokenizer_config.json. */
 static struct kg_tokenizer *open_with_config(const char *model, const char *config)
 {
     char dir[] = "/tmp/kedge-pieces-XXXXXX";
@@ -349,10 +352,11 @@ static void tokenizer_config_adds_tokens_and_ends(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* A later field of the model stands for an earlier one, as protocol buffers have it. */
+/* In protocol buffers a later field overrides an earlier one, so appending a trainer_spec
+ * changes the ids. */
 static void the_model_says_which_token_ends_a_text(void **state)
 {
-    static const char trainer[] = "\x12\x06\xc8\x02\x07\xd0\x02\x05"; /* bos, eos */
+    static const char trainer[] = "\x12\x06\xc8\x02\x07\xd0\x02\x05"; /* bos 7, eos 5 */
     char dir[] = "/tmp/kedge-pieces-XXXXXX";
     char path[64];
     struct kg_str model = {0};
@@ -420,7 +424,7 @@ struct made {
     const char *last_text; /* NULL: "ab" */
     int n_bytes;           /* 0: all 256 */
     bool no_score;
-    const char *tail; /* behind the message */
+    const char *tail; /* appended to the message */
 };
 
 static void put_number(struct kg_str *out, int field, uint64_t value)
@@ -452,7 +456,7 @@ static void put_piece(struct kg_str *out, const char *text, float score, int typ
     kg_str_release(&piece);
 }
 
-/* The model behind what is there. */
+/* Appends the pieces and the settings to the message. */
 static void make_more(struct kg_str *out, const struct made *m)
 {
     struct kg_str part = {0};
@@ -469,7 +473,7 @@ static void make_more(struct kg_str *out, const struct made *m)
     put_number(&part, 3, m->model_type ? (uint64_t)m->model_type : 2);
     put_number(&part, 24, m->space_as_suffix);
     put_number(&part, 35, !m->no_fallback);
-    put_number(&part, 41, UINT64_MAX); /* no bos, as -1 */
+    put_number(&part, 41, UINT64_MAX); /* no bos: -1 */
     put_bytes(out, 2, part.data, part.len);
     kg_str_clear(&part);
     if (m->charsmap)
@@ -497,7 +501,7 @@ static void a_made_model_is_read(void **state)
     NEED(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", err));
     assert_ids(tok, "abac", (struct kg_encode_opts){.add_special = true}, want, 6);
     kg_tokenizer_close(tok);
-    /* a piece of the user's choice is never merged with others */
+    /* user-defined pieces are never merged with others */
     make_model(&model, &(struct made){.last_text = "ba", .last_type = 4});
     NEED(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", err));
     const int32_t apart[] = {0xE2 + 1, 0x96 + 1, 0x81 + 1, 257, 259, 258};
@@ -506,8 +510,8 @@ static void a_made_model_is_read(void **state)
     kg_str_release(&model);
 }
 
-/* What has no token is the unknown one where there are no bytes to fall back to, and
- * spaces go where the model says so; sentencepiece's own ids are in forms_test.c. */
+/* Without byte fallback, text that has no token becomes the unknown token. forms_test.c
+ * compares ids with sentencepiece. */
 static void a_made_unigram_is_read(void **state)
 {
     const int32_t want[] = {0, 259, 257, 0};
@@ -583,7 +587,7 @@ static void a_model_cut_anywhere_is_refused(void **state)
     kg_str_release(&model);
 }
 
-/* n lines of 768 bytes each. */
+/* Writes n tokens of 768 bytes each, which are 1024 base64 characters. */
 static void put_long_tokens(struct kg_str *out, int n)
 {
     char line[1024 + 1];
@@ -591,12 +595,12 @@ static void put_long_tokens(struct kg_str *out, int n)
     kg_str_clear(out);
     memset(line, 'A', sizeof line - 1);
     for (int i = 0; i < n; i++) {
-        snprintf(line + 1020, 5, "%04d", i % 10000); /* digits are of base64 too */
+        snprintf(line + 1020, 5, "%04d", i % 10000); /* digits are base64 too */
         NEED(kg_str_printf(out, err, "%s %d\n", line, i));
     }
 }
 
-/* 455 and 456 times 768^2 are on both sides of 2^28. */
+/* 455 x 768^2 is just below the limit of 2^28, 456 x 768^2 above it. */
 static void tokens_that_are_too_much_work_are_refused(void **state)
 {
     struct kg_tokenizer *tok;
@@ -615,7 +619,7 @@ static void tokens_that_are_too_much_work_are_refused(void **state)
     kg_str_release(&model);
 }
 
-/* Seconds of processor time that a model of so many control pieces takes. */
+/* Seconds of CPU time to read a model with n control pieces. */
 static double seconds_to_read_controls(int n)
 {
     struct kg_tokenizer *tok;
@@ -639,7 +643,8 @@ static double seconds_to_read_controls(int n)
     return seconds;
 }
 
-/* 16 times as many took 256 times as long. */
+/* 80,000 pieces may take 64 times as long as 5,000; with quadratic cost they would take
+ * 256 times as long. */
 static void many_control_pieces_take_their_share_of_time(void **state)
 {
     double few, many;
@@ -682,7 +687,7 @@ static void lines_that_are_no_ranks_are_refused(void **state)
 
 /* ---- tokenizer.json ---- */
 
-/* Replace `from` by `to` in a tokenizer.json and read it. */
+/* Reads a tokenizer.json with `from` replaced by `to`. */
 static kg_status read_changed(const char *path, const char *from, const char *to,
                               struct kg_err *why)
 {

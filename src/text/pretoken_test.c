@@ -1,4 +1,4 @@
-/* Tests of pre-token patterns: where they cut, and what is refused. */
+/* Tests of pre-token patterns: where they split, and what is refused. */
 #include "text/pretoken.h"
 
 #include "base/mem.h"
@@ -57,7 +57,7 @@ static void qwen_pattern_cuts_words_digits_and_white_space(void **state)
     assert_cut(p, false,
                "'\xC5\xBF"
                "a",
-               "'\xC5\xBF/a"); /* long s folds to s */
+               "'\xC5\xBF/a"); /* U+017F folds to s */
     assert_cut(p, false, "", "");
 }
 
@@ -67,7 +67,7 @@ static void gpt2_pattern_keeps_digits_together(void **state)
     assert_cut(KG_PATTERN_GPT2, false, "It's 1234 x=y  z", "It/'s/ 1234/ x/=/y/ / z");
 }
 
-/* U+180E is white space to PCRE2 alone; the letter U+10D4A is of Unicode 16. */
+/* U+180E is white space only to PCRE2, and U+10D4A is a letter only since Unicode 16. */
 static void engines_agree_where_their_tables_do_not(void **state)
 {
     (void)state;

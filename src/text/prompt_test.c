@@ -1,5 +1,5 @@
-/* Tests of the only way from a record to its prompt: each setting applies or is refused,
- * special tokens follow one rule, and prompts of real templates equal those of
+/* Tests of how a record becomes its prompt: each setting applies or is refused, special
+ * tokens follow one rule, and prompts of real templates equal those of
  * apply_chat_template. */
 #define _GNU_SOURCE /* mkdtemp */
 #include "text/prompt.h"
@@ -37,7 +37,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* What begins with [ is a list of messages. */
+/* A prompt that begins with [ is a list of messages. */
 static kg_status make(struct kg_str *out, bool *rendered, const char *prompt,
                       const struct kg_prompt_opts *how)
 {
@@ -56,11 +56,11 @@ static kg_status make(struct kg_str *out, bool *rendered, const char *prompt,
     return status;
 }
 
-/* prefix: not NULL stands for `chat` as chat template */
+/* prefix: not NULL uses `chat` as the chat template */
 static const struct setting {
     const char *prompt;
     struct kg_prompt_opts how;
-    const char *text; /* NULL: refused, and why says how */
+    const char *text; /* NULL: refused with `why` */
     const char *why;
     bool rendered;
 } settings[] = {
@@ -173,12 +173,12 @@ static void the_chat_template_is_chosen(void **state)
 
     (void)state;
     NEED(kg_prompt_choose(&t, &how, "auto", "tests/data/models", err));
-    assert_null(t); /* a folder without one */
+    assert_null(t); /* a folder without a template */
     NEED(kg_prompt_choose(&t, &how, "none", "absent", err));
     assert_null(t);
     assert_false(how.chat_named);
     NEED(kg_prompt_choose(&t, &text, "auto", "absent", err));
-    assert_null(t); /* every prompt is text: not even looked for */
+    assert_null(t); /* all prompts are text, so none is searched for */
     assert_int_equal(kg_prompt_choose(&t, &how, "absent.jinja", ".", &failed),
                      KG_ENOTFOUND);
     NEED(kg_prompt_choose(&t, &how, file, ".", err));
@@ -187,7 +187,7 @@ static void the_chat_template_is_chosen(void **state)
     kg_chat_template_close(t);
 }
 
-/* A template that is a file of its own writes BOS too: the model's. */
+/* A template from a separate file uses the model's special tokens, such as BOS. */
 static void a_template_from_a_file_knows_the_special_tokens(void **state)
 {
     const struct kg_prompt_source from = {.text = "q", .n = 1};
@@ -213,8 +213,8 @@ static void a_template_from_a_file_knows_the_special_tokens(void **state)
 
 /* ---- tokens ---- */
 
-/* A template that asks for the day gets the one that is given, else the clock's; where
- * none asks, a day is refused. */
+/* A template that uses the day gets the given day, or the clock's if none is given. With
+ * a template that does not use the day, a given day is refused. */
 static void a_prompt_has_the_day_that_is_given(void **state)
 {
     static const char dated[] = "{% if strftime_now is defined %}{{ strftime_now('%d %b "
@@ -296,7 +296,8 @@ static void a_prompt_is_shown_with_what_was_added(void **state)
 
 /* ---- real templates ---- */
 
-/* What apply_chat_template makes of one user turn; opening where it lacks it. */
+/* Expected texts are those of apply_chat_template for one user turn, with the opening
+ * added where the template writes none. */
 static void prompts_of_real_templates(void **state)
 {
     static const struct {
@@ -339,7 +340,7 @@ static void prompts_of_real_templates(void **state)
 
 /* ---- messages ---- */
 
-/* Roles as Qwen3's template knows them: what another one says is left out. */
+/* Like Qwen3's template: a message with a role that it does not know is left out. */
 static const char KNOWS[] =
     "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant', 'tool'] %}"
     "[{{ m.role }}]{{ m.content if m.content is string else '' }}"
@@ -374,7 +375,7 @@ static const struct said {
     const char *template_text;
     const char *system;
     const char *json;
-    const char *text; /* NULL: refused, and why says how */
+    const char *text; /* NULL: refused with `why` */
     const char *why;
 } said[] = {
     {KNOWS, NULL, "{\"m\": [5]}", NULL, "message 0: expected an object, found integer"},
@@ -399,7 +400,7 @@ static const struct said {
      NULL,
      "message 1: expected a chat template that writes the text of role 'usr', found one "
      "that leaves it out"},
-    /* the marks of one message are not looked for in those of another */
+    /* a message is found by its own marks, even if another has the same text */
     {KNOWS, NULL,
      "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}, "
      "{\"role\": \"usr\", \"content\": \"q\"}]}",
@@ -415,7 +416,7 @@ static const struct said {
      "message 0: expected a chat template that writes the text of role 'developer'"},
     {DEAF, "s", "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", NULL,
      "expected a chat template with a place for a system prompt"},
-    /* a text of which a part is left out has counted */
+    /* a text that the template writes in part is accepted */
     {DEAF, NULL,
      "{\"m\": [{\"role\": \"assistant\", \"content\": \"<think>x</think>y\"}]}",
      "[assistant]y", NULL},
@@ -436,16 +437,16 @@ static const struct said {
      "[user]q", NULL},
     {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": []}",
      "[user]q", NULL},
-    /* a template that looks at a text uses it */
+    /* a template that compares a text uses it */
     {"{% if messages[0].content != 'q' %}{{ raise_exception('no') }}{% endif %}r", NULL,
      "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", "r", NULL},
 };
 
-/* An array, or its text, as Parquet files hold it. */
+/* tools may be an array, or its JSON text, as in Parquet files. */
 static void tools_come_as_an_array_or_as_its_text(void **state)
 {
     static const struct {
-        const char *tools, *text; /* NULL: refused, in the words of why */
+        const char *tools, *text; /* text: NULL if refused with `why` */
         const char *why;
     } rows[] = {
         {"[{\"name\": \"f\"}]", "f;1+1", NULL},

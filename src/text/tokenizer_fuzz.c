@@ -1,6 +1,6 @@
 /* Fuzz target: bytes that parse as a tokenizer.json or, if they do not begin with a
- * brace, as a tokenizer.model, encode a fixed text; the ids are decoded again, together
- * and one by one. */
+ * brace, as a tokenizer.model, encode a fixed text; the ids are decoded together and one
+ * by one. */
 #include "text/tokenizer.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@ static kg_status fuzz_parse(struct kg_tokenizer **tok, const uint8_t *bytes, siz
     return kg_tokenizer_parse_model(tok, bytes, n, "fuzz", err);
 }
 
-/* Encode gives known ids only, so all of this works, or memory runs out. */
+/* Encoding yields only valid ids, so decoding can fail only for lack of memory. */
 static void fuzz_decode(const struct kg_tokenizer *tok, const struct kg_ids *ids)
 {
     struct kg_err err;

@@ -74,7 +74,7 @@ static void assert_decodes(const struct kg_tokenizer *tok, const struct kg_ids *
 
 /* ---- vectors ---- */
 
-/* Encode the row's text and compare with `want`. */
+/* Encodes the row's text and compares the ids with `want`. */
 static void check_row(const struct kg_tokenizer *tok, const struct kg_json_doc *row,
                       const struct kg_json *want)
 {
@@ -102,8 +102,8 @@ static bool row_is(const struct kg_json_doc *row, const char *key, const char *v
     return found && strcmp(found, value) == 0;
 }
 
-/* Rows whose `key` is `value` (all when key is NULL), wanted ids under `ids_key`.
- * returns how many */
+/* Checks the rows whose `key` is `value` (all if key is NULL); the expected ids are under
+ * `ids_key`.   returns the number of rows */
 static int check_rows(const struct kg_tokenizer *tok, const char *path, const char *key,
                       const char *value, const char *ids_key)
 {
@@ -141,7 +141,7 @@ static void own_vectors_pass(void **state)
     }
 }
 
-/* Folder, the name of its rows among the published vectors and among the derived ones. */
+/* Folders, with the names of their rows among the published and the derived vectors. */
 static const struct {
     const char *dir, *published, *derived;
     int n_published;
@@ -174,7 +174,7 @@ static void published_vectors_pass(void **state)
     }
 }
 
-/* ---- exact decoding ---- */
+/* ---- round trips ---- */
 
 static void assert_round_trip(const struct kg_tokenizer *tok, struct kg_ids *ids,
                               const char *text, size_t n, bool nfc)
@@ -196,7 +196,8 @@ static void assert_round_trip(const struct kg_tokenizer *tok, struct kg_ids *ids
     kg_str_release(&want);
 }
 
-/* At the start, between letters, behind white space, twice, at the end. */
+/* Tries every character at the start, between letters, after a space, doubled, and at the
+ * end. */
 static void round_trip_everywhere(const struct kg_tokenizer *tok, bool nfc)
 {
     struct kg_ids ids = {0};
@@ -367,7 +368,7 @@ static void rows_of_the_model_beyond_the_vocabulary_have_no_text(void **state)
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
 }
 
-/* The small tokenizer beside a config.json of so many rows. */
+/* Opens the small tokenizer with a config.json of this many embedding rows. */
 static kg_status open_of_rows(const char *dir, int32_t rows)
 {
     char text[64];
@@ -382,7 +383,8 @@ static kg_status open_of_rows(const char *dir, int32_t rows)
     return status;
 }
 
-/* A text never becomes an id without a row; special tokens may lack theirs. */
+/* Every token that text can become needs an embedding row; trailing special tokens may
+ * lack one. */
 static void a_tokenizer_of_another_vocabulary_is_refused(void **state)
 {
     char dir[] = "/tmp/kedge-tokenizer-XXXXXX", said[64];
@@ -407,7 +409,8 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void **state)
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
 }
 
-/* A folder of adapters with these characters and ids; none: without a tokenizer. */
+/* Checks an adapter folder with these ids and characters; ids NULL: without a
+ * tokenizer. */
 static kg_status beside(const struct kg_tokenizer *tok, const char *dir, const char *ids,
                         const char *ordinary)
 {
@@ -420,7 +423,7 @@ static kg_status beside(const struct kg_tokenizer *tok, const char *dir, const c
     return kg_tokenizer_check_beside(tok, dir, &err);
 }
 
-/* Special tokens, as one for padding, may be one side's alone. */
+/* Either side may have special tokens, such as padding, that the other lacks. */
 static void adapters_with_another_tokenizer_are_refused(void **state)
 {
     static const char abc[] = "{\"char_ords\": [97, 98, 99]}";
@@ -445,7 +448,7 @@ static void adapters_with_another_tokenizer_are_refused(void **state)
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
 }
 
-/* Replace `from` by `to` in the small tokenizer and read it. */
+/* Reads the small tokenizer with `from` replaced by `to`. */
 static kg_status read_changed(const char *from, const char *to)
 {
     struct kg_tokenizer *tok = NULL;
@@ -470,7 +473,7 @@ static kg_status read_changed(const char *from, const char *to)
 
 static void what_is_not_supported_is_refused_by_name(void **state)
 {
-    /* what to change, into what, and what the message must name */
+    /* what to replace, by what, and what the message must name */
     static const char *const rows[][3] = {
         {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "version"},
         {"\"version\"", "\"flavour\": 1, \"version\"", "flavour"},
@@ -557,8 +560,8 @@ static void an_empty_vocabulary_and_other_kinds_are_refused(void **state)
     assert_null(tok);
 }
 
-/* As in `tokenizers`: left out, the token for what is unknown, or an error where that is
- * no token. */
+/* As in `tokenizers`: the byte is left out without an unk_token, becomes the unk_token,
+ * or is an error if the vocabulary lacks the unk_token. */
 static void a_byte_that_the_vocabulary_lacks_is_unknown(void **state)
 {
     static const char form[] =
@@ -696,8 +699,9 @@ out:
     return status;
 }
 
-/* Added tokens that the normalizer makes equal: tokenizers 0.23.3 draws one of them each
- * time it opens the file (a row has the answers of 100 times), here the first is. */
+/* The normalizer makes several added tokens equal. tokenizers 0.23.3 picks one of them at
+ * random each time it opens the file (a row has the answers of 100 runs); kedge always
+ * uses the first. */
 static void of_added_tokens_that_become_equal_the_first_is_found(void **state)
 {
     struct kg_json_doc row = {0};

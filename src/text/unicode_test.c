@@ -67,7 +67,7 @@ static void white_space_is_the_unicode_property(void **state)
     assert_false(kg_unicode_is_space(0x180E) || kg_unicode_is_space(0x200B));
 }
 
-/* NFC by the library alone, of the whole text at once. */
+/* NFC of the whole text by utf8proc alone. */
 static size_t library_nfc(char **out, const char *text, size_t n)
 {
     utf8proc_uint8_t *bytes;
@@ -95,7 +95,7 @@ static void assert_nfc_like_library(const char *text, size_t n)
     kg_str_release(&got);
 }
 
-/* Each character alone, behind a letter, before a mark and between two marks. */
+/* Each code point alone, and between a letter with a mark and another mark. */
 static void nfc_of_every_code_point_in_context(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void nfc_joins_and_sorts(void **state)
     assert_nfc("a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"); /* dot below goes first */
     assert_nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"); /* Hangul */
     assert_nfc("\xE2\x84\xA6", "\xCE\xA9");                             /* ohm sign */
-    /* U+11A7 stands just before the Hangul finals and is none: nothing joins, nothing is
+    /* U+11A7 precedes the Hangul finals but is not one: it must neither join nor get
      * lost */
     assert_nfc("\xED\x95\x98\xE1\x86\xA7", "\xED\x95\x98\xE1\x86\xA7");
     assert_nfc("\xED\x95\x98\xE1\x86\xA8", "\xED\x95\x99");
