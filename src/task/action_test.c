@@ -1,4 +1,5 @@
-/* Reading actions: which pair of tags counts, trimming, and 140 recorded rollouts. */
+/* Reading actions: which pair of tags counts, how its text is trimmed, and 140 recorded
+ * trajectories. */
 #include "task/action.h"
 
 #include "base/clock.h"
@@ -58,7 +59,7 @@ static void what_is_no_action_is_none(void **state)
     expect("<search>q</answer>", KG_ACTION_NONE, "");
 }
 
-/* Text is bytes and a length: a pair that stands behind its end is none. */
+/* Text has a length: a tag past its end is not part of it. */
 static void nothing_is_read_behind_the_end(void **state)
 {
     static const char text[] = "<search>a</search><search>b</search>";
@@ -67,7 +68,7 @@ static void nothing_is_read_behind_the_end(void **state)
 
     (void)state;
     for (size_t n = 0; n <= sizeof text - 1; n++) {
-        char *exact = malloc(n + (n == 0)); /* a sanitizer sees what is read behind it */
+        char *exact = malloc(n + (n == 0)); /* exact, for a sanitizer */
 
         assert_non_null(exact);
         memcpy(exact, text, n);
@@ -97,7 +98,8 @@ static void white_space_of_any_script_is_trimmed(void **state)
     assert_int_equal(n, 0);
 }
 
-/* A megabyte of opening tags, and of half tags: no pair, and no quadratic search. */
+/* A megabyte of opening tags and of partial tags has no pair, and finding none takes
+ * linear time. */
 static void hostile_text_takes_linear_time(void **state)
 {
     static const char *const parts[] = {"<search>", "<answer><search>", "<searc", "<<<",
@@ -121,9 +123,9 @@ static void hostile_text_takes_linear_time(void **state)
     free(text);
 }
 
-/* ---- recorded rollouts ---- */
+/* ---- recorded trajectories ---- */
 
-/* The dialect of R1-Searcher, which recorded them. */
+/* The tags of R1-Searcher, which recorded the trajectories. */
 static const struct kg_action_tags RECORDED = {
     .tool = {"<|begin_of_query|>", "<|end_of_query|>"},
     .answer = {"<answer>", "</answer>"},
@@ -163,8 +165,8 @@ static void read_rollout(struct tally *t, const struct kg_json *root)
     }
 }
 
-/* Each turn holds a query where documents follow and the recorded answer where none do.
- * The sums were taken with another program's regular expressions. */
+/* A turn that documents follow holds a query, every other turn the recorded answer.
+ * Another program's regular expressions gave the expected sums. */
 static void recorded_rollouts_read_as_recorded(void **state)
 {
     static const char file[] = "../shared/data/search/trajectories_bamboogle.jsonl";

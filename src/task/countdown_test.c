@@ -60,7 +60,7 @@ static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
     (void)state;
     expect(truth, "7*3=21; 25+21=46 #### 25+7*3", true);
     expect(truth, "25 + (7*3)", true);
-    /* what comes up on the way may be as large as a given number, of either sign */
+    /* intermediate results may be as large as the largest given number, of either sign */
     expect("{\"target\":7,\"numbers\":[0,1000000000,1000000000,7]}",
            "0-1000000000+1000000000+7", true);
     expect("{\"target\":7,\"numbers\":[0,1000000000,1000000000,7]}",
@@ -88,7 +88,7 @@ static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
     expect("{\"target\":1,\"numbers\":[]}", "1", false);
 }
 
-/* What stands in between may be any fraction. */
+/* Intermediate results may be any fraction. */
 static void countdown_adds_and_divides_fractions(void **state)
 {
     (void)state;

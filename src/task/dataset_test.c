@@ -1,4 +1,4 @@
-/* Tests of records: answers that are no text. */
+/* Tests of records: gold answers that are not JSON strings. */
 #include "task/task.h"
 
 #include "base/file.h"
@@ -23,7 +23,7 @@ static void read_ok(struct kg_dataset *d, const char *text)
     assert_int_equal(remove(FILE_NAME), 0);
 }
 
-/* As Python's str() prints them. */
+/* They become the text that Python's str() prints. */
 static void answers_are_booleans_and_numbers_too(void **state)
 {
     static const char *const rows[][2] = {

@@ -1,8 +1,8 @@
-/* Fuzz target: what a model writes, read as a turn. Actions, their trimming, the
- * calculator, normalisation and the format of an episode take any bytes; what is found
- * lies inside the text, and the same text says the same again.
+/* Fuzz target: the model's text, read as a turn. Actions, trimming, the calculator,
+ * normalisation and the format of an episode accept any bytes; what they find lies inside
+ * the text, and a second call gives the same result.
  *
- * The first byte picks what is tried.
+ * The first byte selects what is tried.
  */
 #include "math/math.h"
 #include "task/qa.h"
@@ -42,8 +42,8 @@ static void try_calculator(const char *text, size_t n)
     kg_str_release(&second);
 }
 
-/* Normalising twice may drop more (an article that punctuation held together), but text
- * never grows by more than the dot of a capital I. */
+/* Normalising twice may remove more (an article that punctuation had joined to a word).
+ * Text grows only where lowering a capital I with a dot adds bytes. */
 static void try_normalise(const char *text, size_t n)
 {
     const struct kg_qa_text t = {text, n};
@@ -62,7 +62,8 @@ static void try_normalise(const char *text, size_t n)
     }
 }
 
-/* The bytes as three spans, of which a zero byte ends one. */
+/* The bytes as up to three spans, alternately of model and tool; a zero byte ends a
+ * span. */
 static void try_episode(const char *text, size_t n)
 {
     struct kg_span spans[3] = {{text, n, KG_SOURCE_MODEL}};

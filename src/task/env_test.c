@@ -1,5 +1,5 @@
-/* Environments: what each turn of the model brings about, and what comes back. The
- * search row talks to a double that answers when it is told to. */
+/* Environments: what each turn of the model causes, and the observation that it gets. The
+ * search environment uses a fake retriever that answers on command. */
 #include "task/env.h"
 
 #include "base/file.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a retriever's double: answers all that was asked at the next poll ---- */
+/* ---- a fake retriever, which answers all queries at the next poll ---- */
 
 enum { MAX_ASKED = 16 };
 struct twin {
@@ -204,8 +204,8 @@ static void an_illegal_turn_is_told_both_formats(void **state)
     kg_str_release(&o);
 }
 
-/* Tags in a passage go to the model as text; the turn behind it is judged by what the
- * model wrote. */
+/* Tags in a passage reach the model as text but never act: the next turn is judged only
+ * by what the model wrote. */
 static void retrieved_tags_cannot_act(void **state)
 {
     const struct kg_passage p = {
@@ -271,7 +271,7 @@ static void no_passage_is_said(void **state)
     kg_str_release(&o);
 }
 
-/* ---- the row, with an index in this process ---- */
+/* ---- the environment with an index in this process ---- */
 
 static const struct kg_env_row *search_row(void)
 {
@@ -404,7 +404,8 @@ static void names_that_are_not_there_list_those_that_are(void **state)
     }
 }
 
-/* The wording says the remark: the published one is the same for every illegal turn. */
+/* The wording supplies the remark on an illegal turn; the published wording has the same
+ * remark for every kind. */
 static void the_wording_says_the_remark(void **state)
 {
     static const char *const turns[] = {"I know it.", "<search> </search>"};

@@ -1,5 +1,5 @@
-/* Tests of the external grader: programs that are good, slow, dying, talkative, silent,
- * or wrong. */
+/* Tests of the external grader: programs that work, are slow, die, write too much, write
+ * nothing, or are wrong. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/signal.h"
@@ -67,7 +67,7 @@ static void says(const char *part)
         fail_msg("message without '%s': %s", part, err.message);
 }
 
-/* Nothing that was started may be left, not even as a zombie. */
+/* No child process is left, not even as a zombie. */
 static void no_child_is_left(void)
 {
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -104,8 +104,8 @@ static void scores_correctness_and_null_are_read(void **state)
     assert_true(grades[3].graded && !grades[3].correct && grades[3].reward == 3);
 }
 
-/* Where SIGCHLD is ignored, children are reaped by nobody: that is said at once, and the
- * time limit is not waited for. */
+/* While SIGCHLD is ignored, the kernel reaps children, so their status is lost. This is
+ * an error at once, not after the timeout. */
 static void a_child_that_cannot_be_waited_for_is_an_error(void **state)
 {
     double begin = kg_clock_seconds();
@@ -127,7 +127,8 @@ static void much_goes_both_ways_without_a_deadlock(void **state)
 
     (void)state;
     memset(response, 'x', sizeof response - 1);
-    /* answers before it reads, more than a pipe holds, while 16 MB of input wait */
+    /* the grader writes more than a pipe holds before it reads any of the 16 MB of
+     * input */
     assert_int_equal(run_with("yes "
                               "'{\"score\":1,\"padding\":\".............................."
                               "..................\"}' | "
@@ -150,8 +151,8 @@ static void a_grader_that_does_not_read_raises_no_signal(void **state)
     no_child_is_left();
 }
 
-/* The process whose number is in the file is gone, or soon will be: an orphan is reaped
- * by whoever adopts it, which may take a moment. */
+/* The process whose number is in the file is gone or will be soon: an orphan is reaped by
+ * its new parent, which may take a moment. */
 static void is_gone(const char *name)
 {
     FILE *file = fopen(name, "r");
@@ -231,7 +232,7 @@ static void a_dying_grader_is_named_with_its_last_words(void **state)
     says("found 127");
     assert_int_equal(run_with("printf ' ' >&2; exit 4", "r", 1, 10000), KG_EIO);
     says("found 4: nothing on its standard error");
-    /* a flood is kept to its end */
+    /* of a flood of output, the last line is kept */
     assert_int_equal(
         run_with(
             "head -c 300000 /dev/zero | tr '\\0' 'y' >&2; echo >&2; echo end >&2; exit 1",
@@ -248,7 +249,7 @@ static void ring(int number)
     rings++;
 }
 
-/* A signal that the program handles interrupts a wait, and ends none. */
+/* A handled signal interrupts a wait, which must be resumed. */
 static void signals_of_the_run_disturb_no_grader(void **state)
 {
     struct sigaction act = {.sa_handler = ring}, before;
@@ -298,7 +299,7 @@ static void wrong_answers_are_refused(void **state)
     }
 }
 
-/* Numbers and truth values; of text, lists and null nothing is made. */
+/* Numbers and booleans are kept; text, lists and null are ignored. */
 static void further_numbers_are_kept_by_their_names(void **state)
 {
     struct kg_further_names names = {.n = 0};
@@ -363,7 +364,7 @@ static void a_flood_of_answers_is_cut_off(void **state)
     no_child_is_left();
 }
 
-/* The grader knows what it grades by. */
+/* The grader may have its own gold answers. */
 static void records_need_no_answer(void **state)
 {
     static const char line[] = "{\"prompt\": \"2 + 2\"}\n";
@@ -392,7 +393,7 @@ static void a_command_and_a_limit_are_needed(void **state)
     assert_int_equal(run_with("true", "r", 1, 0), KG_EINVAL);
 }
 
-/* ---- programs that stay ---- */
+/* ---- graders that keep running ---- */
 
 #define COUNTS "while read -r l; do n=$((n + 1)); echo \"{\\\"score\\\": $n}\"; done"
 
@@ -403,7 +404,8 @@ struct pace {
     useconds_t pause_us; /* between two batches */
 };
 
-/* So many batches of two by one grader; what the last of them returned. */
+/* Grades that many batches of two with one grader.   returns the status of the last
+ * batch */
 static kg_status stay_at(struct pace pace, const char *command, int batches,
                          enum kg_task_life life)
 {
@@ -442,7 +444,8 @@ static void a_grader_that_answers_line_by_line_is_started_once(void **state)
     assert_int_equal(stats.starts, 3);
 }
 
-/* Its answers wait in a buffer for the end of its input, which the first batch shows. */
+/* sed buffers its output until its input ends. The first batch shows this, because no
+ * score arrives until then. */
 static void a_grader_that_reads_to_the_end_is_started_for_each_batch(void **state)
 {
     double start = kg_clock_seconds();
@@ -452,21 +455,21 @@ static void a_grader_that_reads_to_the_end_is_started_for_each_batch(void **stat
     assert_true(grades[1].reward == 3);
     assert_int_equal(stats.starts, 4);
     assert_int_equal(stats.restarts, 0);
-    assert_true(kg_clock_seconds() - start < 8); /* one wait, not four */
-    /* one that takes a batch and ends is no different */
+    assert_true(kg_clock_seconds() - start < 8); /* waited once, not four times */
+    /* a grader that exits after each batch is treated in the same way */
     assert_int_equal(stay("read -r l; read -r l; echo '{\"score\": 1}'; echo "
                           "'{\"score\": 2}'",
                           3, KG_TASK_LIFE_AUTO),
                      KG_OK);
     assert_int_equal(stats.starts, 3);
     assert_int_equal(stats.restarts, 0);
-    /* where it is said to stay, it must */
+    /* with KG_TASK_LIFE_RUN it must keep running, so its end counts as a failure */
     assert_int_equal(
         stay("exec <&-; yes '{\"score\": 1}' | head -n 2", 2, KG_TASK_LIFE_RUN), KG_OK);
     assert_int_equal(stats.restarts, 1);
 }
 
-/* The wait that tells it is no longer than the time that it has. */
+/* The wait that detects such a grader is shortened to fit the timeout. */
 static void a_short_time_is_enough_to_tell_what_reads_to_the_end(void **state)
 {
     (void)state;
@@ -485,7 +488,7 @@ static void one_that_dies_after_it_has_served_is_started_anew(void **state)
 
     (void)state;
     close(fd);
-    /* once, in the middle of the third batch */
+    /* dies once, in the middle of the third batch */
     snprintf(command, sizeof command,
              "while read -r l; do n=$((n + 1)); if [ $n = 6 ] && [ -e %s ]; then rm %s; "
              "kill -9 $$; fi; echo \"{\\\"score\\\": $n}\"; done",
@@ -496,12 +499,12 @@ static void one_that_dies_after_it_has_served_is_started_anew(void **state)
     assert_int_equal(stats.restarts, 1);
     assert_int_equal(stats.batches, 4);
     assert_int_equal(access(name, F_OK), -1);
-    /* one that never serves is not tried again */
+    /* a grader that dies before its first score is not started again */
     assert_int_equal(stay("read -r l; echo no model >&2; exit 3", 2, KG_TASK_LIFE_AUTO),
                      KG_EIO);
     says("found 3: no model");
     assert_int_equal(stats.starts, 1);
-    /* nor where it dies at the first line of a batch */
+    /* a grader that has served may also die at the first line of a batch */
     assert_int_equal(stay("read -r l; echo '{\"score\": 1}'; read -r l; "
                           "echo '{\"score\": 1}'; read -r l; exit 4",
                           2, KG_TASK_LIFE_RUN),
@@ -519,7 +522,7 @@ static void answers_that_nobody_asked_for_are_refused(void **state)
                           2, KG_TASK_LIFE_AUTO),
                      KG_EFORMAT);
     says("found more");
-    /* late, behind a whole batch */
+    /* too late: after all scores of the batch */
     assert_int_equal(stay_at(late,
                              "while read -r l; do echo '{\"score\": 1}'; n=$((n + 1)); "
                              "[ $n != 2 ] || echo late; done",
@@ -528,7 +531,7 @@ static void answers_that_nobody_asked_for_are_refused(void **state)
     says("late");
 }
 
-/* ---- what outlives, or tries to ---- */
+/* ---- processes that outlive the grader ---- */
 
 static void
 who_holds_the_output_of_a_grader_that_has_ended_is_not_waited_for(void **state)
@@ -565,7 +568,7 @@ static void a_child_in_a_session_of_its_own_ends_with_the_grader(void **state)
     no_child_is_left();
 }
 
-/* Runs in a process of its own, which does not come back. */
+/* Runs in a child process, which exits with the outcome. */
 static void hang(const char *command)
 {
     struct kg_task_opts opts = {.command = command, .timeout_ms = 60000};
@@ -577,7 +580,8 @@ static void hang(const char *command)
     _exit(status == KG_EINTERRUPTED ? 5 : 6);
 }
 
-/* A grader that hangs, in a process of its own, with a child that `starts` starts. */
+/* Starts a child process whose grader hangs; `starts` is a command that the grader runs
+ * first. */
 static pid_t hang_aside(const char *starts, const char *name)
 {
     char child[256], command[512];
@@ -592,11 +596,12 @@ static pid_t hang_aside(const char *starts, const char *name)
         hang(command);
     for (int i = 0; i < 1000 && access(name, F_OK) != 0; i++)
         usleep(10000);
-    usleep(100000); /* the number is in it */
+    usleep(100000); /* time to write the number into the file */
     return pid;
 }
 
-/* Nor does a child that left its session, or one that forgot whose environment it had. */
+/* Not even a descendant that left the session, or that cleared its environment,
+ * survives. */
 static void a_grader_does_not_outlive_a_kedge_that_is_killed(void **state)
 {
     static const char *const starts[] = {ESCAPES, FORGETS};
@@ -679,7 +684,7 @@ static void descriptors_do_not_pile_up(void **state)
 
 static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
-/* With so few descriptors left that opening fails somewhere on the way. */
+/* Each round leaves one descriptor more, so opening fails at every possible point. */
 static void
 a_grader_without_descriptors_is_an_error_and_closes_none_of_kedges(void **state)
 {

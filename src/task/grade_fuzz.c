@@ -1,8 +1,8 @@
-/* Fuzz target: every grader takes any response, and says right or wrong; the same text
- * says the same again.
+/* Fuzz target: every grader accepts any response and decides right or wrong; a second
+ * call gives the same result.
  *
- * The first byte, a figure, picks the task. The ground truths are fixed, as they come
- * from the data set and not from a model.
+ * The first byte, a digit, selects the task. The gold answers are fixed, because they
+ * come from a data set and not from a model.
  */
 #include "task/task.h"
 

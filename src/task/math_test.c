@@ -1,5 +1,5 @@
-/* The task math: gold answers are checked before a run, lists count each, modes are
- * honoured. */
+/* The task math: gold answers are checked before a run, each answer of a list counts, and
+ * grader modes are respected. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
@@ -64,7 +64,7 @@ static void a_response_is_graded(void **state)
     assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == 0);
 }
 
-/* Votes are over what is extracted, and equal by mathematics. */
+/* Votes compare extracted answers by mathematical equality. */
 static void answers_to_vote_on_are_extracted(void **state)
 {
     struct kg_task_opts opts = {0};
@@ -97,7 +97,7 @@ static void thinking_is_an_option(void **state)
     assert_true(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
 }
 
-/* The answers 1 to n as a list. */
+/* The JSON array ["1", .., "n"]. */
 static char *list_of(int n)
 {
     static char text[1024];
@@ -126,7 +126,7 @@ static void each_of_64_gold_answers_counts(void **state)
     assert_non_null(strstr(err.message, "at most 64 gold answers, found 65"));
 }
 
-/* Published graders of mathematics: 1 and -1. */
+/* Published math graders give 1 and -1. */
 static void a_wrong_answer_earns_what_is_said(void **state)
 {
     struct kg_task_opts opts = {.wrong_reward = -1};
@@ -139,8 +139,8 @@ static void a_wrong_answer_earns_what_is_said(void **state)
     assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == -1);
 }
 
-/* What is there and cannot be read or decided earns what a wrong answer does; whether it
- * counts as one is said. */
+/* An answer that is there but cannot be read or decided earns what a wrong answer earns.
+ * task.undecided says whether it counts as graded. */
 static void what_cannot_be_read_earns_no_more_than_a_wrong_answer(void **state)
 {
     static const char *const unreadable[] = {
@@ -211,7 +211,7 @@ static void excluded_records_are_left_out(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* "FILE:NAME" is of that file alone: the same list serves several files. */
+/* "FILE:NAME" applies only to that file, so one list can serve several files. */
 static void a_record_is_excluded_by_its_file(void **state)
 {
     const char *base = strrchr(path, '/') + 1;
@@ -232,7 +232,7 @@ static void a_record_is_excluded_by_its_file(void **state)
     kg_dataset_release(&d);
 }
 
-/* A name that no record of any file has is a mistake, and is said. */
+/* A name that no record of any file has is a mistake, and refused. */
 static void a_name_that_no_record_has_is_refused(void **state)
 {
     bool met[4] = {false};
@@ -256,8 +256,8 @@ static void a_name_that_no_record_has_is_refused(void **state)
     assert_int_equal(kg_task_check_excluded(&opts, &err), KG_OK);
 }
 
-/* What nobody can answer is left out where that is asked for, and counted apart from what
- * was named. */
+/* With drop_golds, records whose gold answer cannot be graded are dropped, and counted
+ * separately from excluded ones. */
 static void golds_that_fail_are_dropped_and_counted(void **state)
 {
     static const struct {
@@ -292,11 +292,11 @@ static void golds_that_fail_are_dropped_and_counted(void **state)
     }
 }
 
-/* p2 and p3 are one problem: a name leaves out its record, and the other stays. */
+/* p2 and p3 are the same problem: excluding one record keeps the other. */
 static void one_of_equal_records_is_excluded(void **state)
 {
     static const struct {
-        const char *exclude, *stays; /* NULL: neither */
+        const char *exclude, *stays; /* stays NULL: neither stays */
         int64_t excluded, repeated;
     } cases[] = {{"p3", "p2", 0, 1}, {"p2", "p3", 0, 1}, {"p3,p2", NULL, 1, 1}};
 
@@ -322,7 +322,8 @@ static void one_of_equal_records_is_excluded(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* verl's Parquet files: checked as JSONL is; rows count where there are no ids. */
+/* verl's Parquet files are checked like JSONL; a record without an id is named by its
+ * row. */
 static void golds_in_parquet_are_checked_too(void **state)
 {
     static const char *const files[] = {"rpg_aime-2024", "rpg_aime25", "rpg_amc-23"};
@@ -350,7 +351,8 @@ static void golds_in_parquet_are_checked_too(void **state)
                                         "task.exclude=\"266,1188\""));
 }
 
-/* Every published set loads; what has to be excluded is listed in docs/grader.md. */
+/* Every published data set loads; docs/grader.md lists the records that must be
+ * excluded. */
 static void published_golds_grade_themselves_right(void **state)
 {
     static const struct {
@@ -371,7 +373,7 @@ static void published_golds_grade_themselves_right(void **state)
         {"minerva_math", "", 272},
         {"olympiadbench_math_text_en_675", "", 675},
         {"svamp", "", 1000},
-        /* as they were published: worked solutions behind which the answer stands */
+        /* as published: worked solutions that end with the answer */
         {"raw/gsm8k_test", "", 1319},
         {"raw/gsm8k_train", "", 7473},
         {"raw/math500", "", 500},
@@ -396,10 +398,10 @@ static void published_golds_grade_themselves_right(void **state)
                                                        : 0;
         kg_dataset_release(&d);
     }
-    assert_int_equal(golds, 21080); /* docs/grader.md */
+    assert_int_equal(golds, 21080); /* quoted in docs/grader.md */
 }
 
-/* A bare answer where there is one, else the response. */
+/* Grades the answer if the case has one, else the whole response. */
 static bool is_as_expected(const struct kg_json_doc *doc)
 {
     const struct kg_json *answer = kg_json_get(doc->root, "answer");
@@ -418,14 +420,14 @@ static bool is_as_expected(const struct kg_json_doc *doc)
     return right == kg_json_bool(kg_json_get(doc->root, "expected"), false);
 }
 
-/* Answers of real models with the verdicts of the graders they came with: the one where
- * kedge differs stands in docs/grader.md. */
+/* Answers of real models with the verdicts of their original graders. docs/grader.md
+ * describes the one case where kedge differs. */
 static void verdicts_on_answers_of_models_agree(void **state)
 {
     static const struct {
         const char *file;
         int cases;
-        int64_t differs; /* idx of the only one; -1: none */
+        int64_t differs; /* idx of the only difference; -1: none */
     } files[] = {{"../shared/data/gsm8k_model_solutions.jsonl", 2640, -1},
                  {"../shared/data/grader_model_outputs.jsonl", 66, 72}};
 

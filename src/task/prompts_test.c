@@ -1,5 +1,5 @@
-/* Prompts as tokens: none is cut, what is too long is dropped and counted or refused with
- * its place, and files join. */
+/* Prompts as tokens: none is truncated; one that is too long is dropped and counted, or
+ * refused with its line; prompts of several files are joined. */
 #include "task/prompts.h"
 
 #include "base/mem.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct kg_tokenizer *tok; /* one token a character */
+static struct kg_tokenizer *tok; /* one token per character */
 
 static int set_up(void **state)
 {
@@ -25,7 +25,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Problems of these texts, as lines first, first + 1, ... of a file. */
+/* A data set of these prompts, at lines first, first + 1, ... */
 static void problems(struct kg_dataset *d, const char *name, const char *const *texts,
                      int64_t first)
 {
@@ -67,7 +67,7 @@ static void what_is_too_long_is_dropped_and_counted(void **state)
     (void)state;
     problems(&d, "a.jsonl", texts, 1);
     NEED(kg_prompts_init(&p, &d, tok, &opts, err));
-    assert_int_equal(p.n, 3); /* 3, 7 and 1 tokens: the last has 9 */
+    assert_int_equal(p.n, 3); /* 3, 7 and 1 tokens; the last has 9 */
     for (size_t i = 0; i < 3; i++)
         is_text(&p, i, texts[i]);
     assert_int_equal(p.dropped_too_long, 1);
@@ -76,12 +76,12 @@ static void what_is_too_long_is_dropped_and_counted(void **state)
     opts.limit = 2;
     opts.max_tokens = 6;
     NEED(kg_prompts_init(&p, &d, tok, &opts, err));
-    assert_int_equal(p.n, 1); /* of the first two */
+    assert_int_equal(p.n, 1); /* only the first two were read */
     assert_int_equal(p.dropped_too_long, 1);
     assert_int_equal(p.longest, 3);
     kg_prompts_release(&p);
     assert_true(!p.ids && !p.record && !p.data && p.n == 0 && p.longest == 0);
-    kg_prompts_release(&p); /* nothing is left to release */
+    kg_prompts_release(&p); /* releasing twice is harmless */
     kg_dataset_release(&d);
 }
 
@@ -130,7 +130,7 @@ static void prompts_of_files_stand_behind_each_other(void **state)
     NEED(kg_prompts_join(&p, &a, &q, &b, err));
     assert_int_equal(p.n, 4);
     is_text(&p, 0, "1,2");
-    is_text(&p, 3, "8"); /* row 5: the sixth record, of which two were dropped */
+    is_text(&p, 3, "8"); /* record 5, the sixth of both files; two were dropped */
     assert_int_equal(p.record[3], 5);
     assert_int_equal(p.dropped_too_long, 2);
     assert_int_equal(p.longest, 7);

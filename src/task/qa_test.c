@@ -1,5 +1,5 @@
-/* Question answering: normalisation as Python does it, metrics, extraction, the format,
- * and the published cases. */
+/* Question answering: normalisation as in Python, metrics, extraction of answers, the
+ * episode format, and published cases. */
 #include "task/qa.h"
 
 #include "base/clock.h"
@@ -33,7 +33,7 @@ static void expect_plain(const char *text, const char *plain)
     expect_plain_of(text, strlen(text), plain);
 }
 
-/* The right sides are what Python 3.11 gave. */
+/* Expected results are from Python 3.11. */
 static void normalisation_is_pythons(void **state)
 {
     (void)state;
@@ -47,7 +47,7 @@ static void normalisation_is_pythons(void **state)
     expect_plain("the.", "");
     expect_plain("theatre another a1 1a", "theatre another a1 1a");
     expect_plain("a\xe2\x80\x99s", "\xe2\x80\x99s");
-    expect_plain("a\xcc\x81", "\xcc\x81"); /* re finds a boundary before a mark */
+    expect_plain("a\xcc\x81", "\xcc\x81"); /* \b matches before a mark */
     expect_plain("\xc3\x89t\xc3\xa9", "\xc3\xa9t\xc3\xa9");
     expect_plain("\xc4\xb0x", "i\xcc\x87x"); /* dotted capital I */
     expect_plain("\xce\xa3\xce\x91\xce\xa3", "\xcf\x83\xce\xb1\xcf\x82"); /* sigmas */
@@ -58,10 +58,10 @@ static void normalisation_is_pythons(void **state)
                  "1861\xe2\x80\x93"
                  "65");
     expect_plain("", "");
-    /* bytes that are no text stay */
+    /* bytes that are not UTF-8 stay */
     expect_plain("\xff the \xfe", "\xff \xfe");
     expect_plain("a\xff", "\xff");
-    /* what stands behind the text completes no character of it */
+    /* the byte after the text must not complete its last character */
     expect_plain_of("x \xc3\xa9", 3, "x \xc3");
 }
 
@@ -184,7 +184,8 @@ static void the_format_is_a_chain_of_tags(void **state)
     assert_false(VALID(model("<think>x</think><answer>y</answer> done")));
     assert_false(VALID(model("<think>x</think><answer>y</answer><answer>z</answer>")));
     assert_false(VALID(model("<think>x <answer>z</answer></think><answer>y</answer>")));
-    /* a remark on an illegal turn, a missing thought, passages the model made up */
+    /* invalid: a remark on an illegal turn; a missing thought; passages that the model
+     * wrote itself */
     assert_false(
         VALID(model("<think>x</think>"), tool("no action"), model("<answer>y</answer>")));
     assert_false(VALID(model("<think>x</think><search>q</search>"), tool(INFO),
@@ -224,7 +225,7 @@ static void passages_are_a_tools_words(void **state)
     assert_true(yes);
 }
 
-/* Every cell of the table in qa.h, with the published example and r = 0.05. */
+/* Every cell of the table in qa.h, with the published example's values and r = 0.05. */
 static void the_format_reward_is_its_table(void **state)
 {
     static const struct kg_qa_format f = {
@@ -290,7 +291,7 @@ static void hostile_text_takes_linear_time(void **state)
 enum { MAX_GOLDS = 300 };
 struct one {
     const struct kg_json *input, *expected;
-    struct kg_qa_text text; /* of the input itself, or its "text" or "prediction" */
+    struct kg_qa_text text; /* the input itself, or its "text" or "prediction" */
     struct kg_qa_text golds[MAX_GOLDS];
     size_t n_golds;
     int pairs;

@@ -1,4 +1,5 @@
-/* Several rewards of one answer: how the list is read, and what becomes of the parts. */
+/* Several rewards of one completion: how their list is read, and how their parts are
+ * combined. */
 #include "base/mem.h"
 #include "data/options.h"
 #include "task/task_internal.h"
@@ -13,7 +14,7 @@
 
 static struct kg_err err;
 
-/* Grades 3, null, 3, null, .. */
+/* Gives the scores 3, null, 3, null, .. */
 #define EVERY_OTHER                                                                      \
     "external while read -r l; do n=$((n + 1)); [ $((n % 2)) = 1 ] && "                  \
     "echo '{\"score\": 3, \"correct\": true}' || echo '{\"score\": null}'; done"
@@ -58,17 +59,17 @@ static void parts_are_kept_and_added_by_weight(void **state)
         assert_true(g[0].part[0] == 1 && g[0].part[1] == 3 && g[0].reward == 2.5);
         assert_true(g[1].part[0] == -1 && isnan(g[1].part[1]) && g[1].reward == -1);
         assert_true(g[2].part[0] == -1 && g[2].part[1] == 3 && g[2].reward == 0.5);
-        /* what is correct is what the first says */
+        /* the first reward decides what is correct */
         assert_true(g[0].correct && !g[1].correct && !g[2].correct && !g[3].correct);
         assert_true(g[0].graded && g[1].graded && g[2].graded);
     }
     assert_true(kg_task_rewards_stats(&stats, opts.rewards));
-    assert_int_equal(stats.starts, 1); /* one that stays */
+    assert_int_equal(stats.starts, 1); /* one grader process served all */
     assert_int_equal(stats.batches, 3);
     kg_task_rewards_close(opts.rewards);
 }
 
-/* What no grader could grade is not graded. */
+/* A completion that no grader could grade is ungraded. */
 static void an_answer_is_graded_where_any_reward_is(void **state)
 {
     static const char *const two[] = {"a=" EVERY_OTHER, "b=" EVERY_OTHER};
@@ -84,8 +85,9 @@ static void an_answer_is_graded_where_any_reward_is(void **state)
     kg_task_rewards_close(opts.rewards);
 }
 
-/* An answer that one of the graders cannot read, and one that no program judges. The
- * options of the call say what the first is, not those that the list was opened with. */
+/* One completion that the math grader cannot read, and one that no grader judges. The
+ * options of each call decide whether the first counts as wrong, not those with which the
+ * rewards were opened. */
 static void what_one_grader_cannot_read_is_as_the_call_says(void **state)
 {
     static const char *const unreadable[] = {"\\boxed{}", "\\boxed{?}", "\\boxed{1 1}",
@@ -122,7 +124,7 @@ static void what_one_grader_cannot_read_is_as_the_call_says(void **state)
     assert_false(kg_task_judges(row, &opts));
 }
 
-/* Programs say numbers of one name: each stands behind its reward's. */
+/* Two graders report a number of the same name; each gets its reward's name as prefix. */
 static void what_graders_say_besides_has_their_names(void **state)
 {
     static const char *const two[] = {
@@ -196,7 +198,7 @@ static void wrong_lists_are_refused(void **state)
             fail_msg("message without '%s': %s", rows[i].part, err.message);
         assert_int_equal(kg_mem_current_bytes(), before);
     }
-    /* external alone is the task's command */
+    /* "external" without a command uses the task's command */
     opts.command = "true";
     assert_int_equal(kg_task_rewards_open(&r, (const char *const[]){"a=external"}, NULL,
                                           1, &opts, &err),
@@ -229,7 +231,7 @@ static void weights_are_as_many_as_rewards(void **state)
                                                      "x.command"};
     static const struct {
         const char *weights;
-        const char *part; /* of the message; NULL: it is right */
+        const char *part; /* of the message; NULL: accepted */
     } cases[] = {
         {"x.weights=[]", NULL},
         {"x.weights=[1, 2]", NULL},

@@ -1,4 +1,4 @@
-/* The task search-qa: the files that it reads, the prompts that it makes, what it
+/* The task search-qa: the files that it reads, the prompts that it makes, and its
  * rewards. */
 #include "task/task.h"
 
@@ -44,7 +44,7 @@ static void questions_become_prompts(void **state)
     assert_non_null(strstr(prompt, "<think>"));
     assert_non_null(strstr(prompt, "<search>"));
     assert_non_null(strstr(prompt, "<information>"));
-    /* one example of an answer, and no other pair */
+    /* one example of an answer, and no other answer tags */
     kg_tagged_next(&pair, &kg_search_tags.answer, prompt, strlen(prompt), 0);
     assert_non_null(pair.text);
     assert_memory_equal(pair.text, " Beijing ", pair.n);
@@ -69,8 +69,8 @@ static uint64_t hash_of(const char *text)
     return hash;
 }
 
-/* The texts of Search-R1, by the hash of what its two functions return for this question
- * and for an invalid action (computed with them). */
+/* Search-R1's texts, as hashes of what its two functions return for this question and for
+ * an invalid action (computed with its code). */
 static void the_published_words_are_word_for_word(void **state)
 {
     const struct kg_task_opts opts = {.wording = "search-r1"};
@@ -117,7 +117,8 @@ static void a_chat_template_renders_one_user_turn(void **state)
     assert_true(strncmp(d.records[0].prompt, "[user]Answer", 12) == 0);
     assert_non_null(strstr(d.records[0].prompt, "who \"x\"?\n[assistant]"));
     kg_dataset_release(&d);
-    /* a list of messages with a bare question alike, whether or not text is a turn */
+    /* a message that is a bare question gets the instructions, even if text is no user
+     * turn */
     opts.prompt.user_turn = false;
     load(&d, &opts,
          "{\"prompt\":[{\"role\":\"user\",\"content\":\"who\"}],\"golden_answers\":"
@@ -129,7 +130,7 @@ static void a_chat_template_renders_one_user_turn(void **state)
     kg_chat_template_close(chat);
 }
 
-/* verl's schema with Search-R1's columns: the prompt is ready. */
+/* verl's schema with Search-R1's columns: the prompt is used as it is. */
 static void files_of_search_r1_are_taken_as_they_are(void **state)
 {
     const struct kg_task_opts opts = {0};
@@ -155,7 +156,7 @@ static void files_of_search_r1_are_taken_as_they_are(void **state)
     kg_dataset_release(&d);
 }
 
-/* Years come as numbers; brackets alone make no list. */
+/* Answers may be numbers, such as years; brackets alone do not make a text a list. */
 static void numbers_are_answers_and_brackets_may_be(void **state)
 {
     const struct kg_task_opts opts = {0};
@@ -254,7 +255,7 @@ static void each_metric_rewards(void **state)
     expect_reward("format", "Rome", 0, false);
 }
 
-/* For votes: the same answer is the same after normalisation. */
+/* Votes compare answers after the metric's normalisation. */
 static void answers_are_the_same_as_the_metric_says(void **state)
 {
     static const struct {
@@ -306,7 +307,8 @@ static void two_pairs_count_the_prompts(void **state)
     assert_false(grade(&two, &nothing, 1).correct);
 }
 
-/* The public sets that are at hand load whole, and every gold answer grades itself. */
+/* Every public data set that is present loads whole, and every gold answer is graded
+ * right. */
 static void public_sets_grade_themselves(void **state)
 {
     static const struct {

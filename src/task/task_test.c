@@ -1,4 +1,5 @@
-/* Tests of the table, of data sets, of generators, and of the grading of each task. */
+/* Tests of the table of tasks, of data sets, of generated problems, and of each task's
+ * grading. */
 #include "task/task.h"
 
 #include "base/file.h"
@@ -171,7 +172,7 @@ static void messages_are_rendered_by_a_chat_template(void **state)
     kg_chat_template_close(chat);
 }
 
-/* What a template leaves nothing of is found where its record stands. */
+/* If a template renders a prompt to nothing, the record is refused with its line. */
 static void a_prompt_that_a_template_empties_is_refused(void **state)
 {
     static const char text[] = "{% if 'river' in messages[0].content %}"
@@ -355,7 +356,7 @@ static void parquet_gives_the_records_of_its_json_lines(void **state)
     kg_dataset_release(&b);
 }
 
-/* What a published validation file looks like: each problem again, in another order. */
+/* As in a published validation file: problems repeat, in another order. */
 static void a_problem_that_stands_again_is_counted_or_left_out(void **state)
 {
     static const char text[] =
@@ -387,7 +388,7 @@ static void a_problem_that_stands_again_is_counted_or_left_out(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* One that stands again is worth a word, none is not. */
+/* A warning appears if a problem is repeated, and only then. */
 static void a_repeated_problem_is_told(void **state)
 {
     char name[] = "x.jsonl", said[512];
@@ -533,8 +534,8 @@ static void the_fault_rate_is_the_share_of_wrong_solutions(void **state)
     kg_dataset_release(&d);
 }
 
-/* The problem without the words that mean nothing: digits, and the first letters of
- * "finds" and "loses". */
+/* Reduces a problem to its numbers, commas and dots, and the first letters of "finds" and
+ * "loses". */
 static void put_problem(char out[64], const char *prompt)
 {
     size_t n = 0;
@@ -621,7 +622,8 @@ static void generated_text_stays_as_it_is(void **state)
     kg_dataset_release(&d);
 }
 
-/* A faulty solution is wrong in one step, plausible in all: nobody has less than none. */
+/* A faulty solution has one wrong step, which must be plausible: no number of sheep is
+ * negative. */
 static void faulty_solutions_stay_in_range(void **state)
 {
     struct kg_task_opts opts = {
@@ -650,7 +652,8 @@ static void problems_are_made_without_a_leak(void **state)
     }
 }
 
-/* A run's data is its seed: these were made by the first version. */
+/* A seed must always make the same problems: these were made by the first version of the
+ * generator. */
 static void a_seed_makes_the_problems_that_it_made(void **state)
 {
     static const struct {
@@ -817,7 +820,7 @@ static void numbers_are_found_where_models_write_them(void **state)
         {"18", "\\boxed{18 \\text{ dollars}}", true},
         {"18", "\\boxed{17 or 18}", false},
         {"18", "\\boxed{}", false},
-        {"18", "\\boxed{18", true}, /* no closed box: the last number */
+        {"18", "\\boxed{18", true}, /* the box is not closed, so the last number counts */
         {"18", "#### 17\n\\boxed{18}", true},
         {"18", "\\boxed{17}\n#### 18", true},
         {"18", "#### \\boxed{18}", true},
@@ -842,7 +845,7 @@ static void numbers_are_found_where_models_write_them(void **state)
         {"18", "x = 20 - 18", true},
         {"1234.5", "#### 1,234.50", true},
         {"1,234", "1234", true},
-        {"34.1", "#### 3,4.1", false}, /* three digits follow what separates thousands */
+        {"34.1", "#### 3,4.1", false}, /* a separator needs three digits after it */
         {"70,000", "$70000", true},
         {"1", "3,4,1", true},
         {"0.5", ".5", true},
@@ -851,7 +854,7 @@ static void numbers_are_found_where_models_write_them(void **state)
         {"0", "-0.0", true},
         {"5", "005", true},
         {"2", "1/2",
-         true}, /* the last number of an unmarked text, whatever stands around it */
+         true}, /* without a marker the last number counts, even in a fraction */
         {"2", "\\boxed{1/2}", false},
         {"18", "\\boxed{\\boxed{18}}", true},
     };
