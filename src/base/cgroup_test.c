@@ -1,4 +1,4 @@
-/* Tests of the limits of control groups, on folders like those of the system. */
+/* Tests of memory limits from control groups, on folders that imitate /proc and /sys. */
 #include "base/cgroup.h"
 
 #include "base/folder_testing.h"
@@ -40,7 +40,7 @@ static void version_2_is_the_least_from_the_own_group_up(void **state)
     assert_int_equal(limit(), 4000);
     put_below("fs/system.slice/other.service/memory.max", "1000\n");
     assert_int_equal(limit(), 4000);
-    put_below("fs/memory.max", "3000\n"); /* of a container, in a namespace of its own */
+    put_below("fs/memory.max", "3000\n"); /* a container with its own namespace */
     assert_int_equal(limit(), 3000);
 }
 
@@ -60,7 +60,8 @@ static void version_1_counts_the_hierarchy_of_memory(void **state)
     assert_int_equal(limit(), 2);
 }
 
-/* The group's path is one of the machine outside. */
+/* The group's path is the host's path, which does not exist in the container, so the
+ * limit of the container's root counts. */
 static void a_container_without_a_namespace_has_its_root(void **state)
 {
     (void)state;

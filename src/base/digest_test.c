@@ -1,4 +1,4 @@
-/* Tests of the digests: the standard's examples, and pieces of every length. */
+/* Tests of digests: the standard's examples, and input in pieces of every length. */
 #include "base/hash.h"
 
 #include <setjmp.h>
@@ -51,7 +51,7 @@ static void a_million_letters(void **state)
     free(a);
 }
 
-/* Of every length around a block, and cut at every place. */
+/* Every length around a block, split at every position. */
 static void pieces_are_the_whole(void **state)
 {
     char bytes[150], whole[KG_DIGEST_TEXT], parts[KG_DIGEST_TEXT];

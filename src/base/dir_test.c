@@ -118,7 +118,8 @@ static void a_finished_folder_takes_its_name(void **state)
     holds("final/file", "2");
 }
 
-/* Whatever fails, `final` is there and whole: the old one or the new one. */
+/* Whichever call fails, `final` exists and is complete, with the old or the new
+ * contents. */
 static void replacing_never_loses_the_folder(void **state)
 {
     int failures = 0;
@@ -188,7 +189,7 @@ static void joins_paths(void **state)
     assert_int_equal(err.code, KG_ENOMEM);
 }
 
-/* "./././a" is a, unless it is too long for the kernel. */
+/* "./././a" names the file a, unless the path is too long for the kernel. */
 static void a_path_that_is_too_long_means_no_file(void **state)
 {
     char long_dir[PATH_MAX + 3];
@@ -202,8 +203,8 @@ static void a_path_that_is_too_long_means_no_file(void **state)
     assert_int_equal(errno, ENAMETOOLONG);
 }
 
-/* Whatever request fails: the link points at the old place or at the new one, and no
- * temporary link is left. */
+/* Whichever call fails, the link points to the old or the new target, and no temporary
+ * link is left. */
 static void a_link_moves_in_one_step_or_stays(void **state)
 {
     kg_status status = KG_EIO;

@@ -1,5 +1,4 @@
-/* Tests of reading, mapping and writing files; every request to the system is made to
- * fail once. */
+/* Tests of reading, mapping and writing files; each system call fails once. */
 #include "base/file.h"
 
 #include "base/file_internal.h"
@@ -10,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Nothing but the named files is left in the folder. */
+/* The folder holds exactly that many files. */
 static void has_files(size_t expected)
 {
     char **names;
@@ -115,11 +114,11 @@ static void failed_atomic_write_leaves_the_old_file(void **state)
         assert_int_equal(status, KG_ENOSPACE);
         assert_non_null(strstr(err.message, "No space left"));
         has_files(1);
-        if (n <= 4) /* open, write, sync, rename; after that the new file stands */
+        if (n <= 4) /* open, write, sync, rename: after that the new file is in place */
             holds("a", "old");
     }
-    /* the four, and the folder's opening and sync: that it cannot be listed for what
-     * others left is none */
+    /* these four, then opening and syncing the folder; failing to list it for stale files
+     * is no error */
     assert_int_equal(failures, 6);
     holds("a", "new");
 }
@@ -175,7 +174,7 @@ static void writer_goes_where_it_is_sent(void **state)
     assert_int_equal(kg_file_writer_open(&w, in_dir("a"), &err), KG_OK);
     assert_int_equal(kg_file_writer_seek(&w, 4, &err), KG_OK);
     assert_int_equal(kg_file_writer_put(&w, "ef", 2, &err), KG_OK);
-    assert_int_equal(kg_file_writer_seek(&w, 6, &err), KG_OK); /* there already */
+    assert_int_equal(kg_file_writer_seek(&w, 6, &err), KG_OK); /* already there */
     assert_int_equal(kg_file_writer_put(&w, "gh", 2, &err), KG_OK);
     assert_int_equal(kg_file_writer_seek(&w, 0, &err), KG_OK);
     assert_int_equal(kg_file_writer_put(&w, "abcd", 4, &err), KG_OK);
@@ -197,7 +196,7 @@ static void a_file_is_extended_and_never_cut(void **state)
     assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
     assert_int_equal(kg_file_size(&size, in_dir("f"), &err), KG_OK);
     assert_int_equal(size, 9);
-    holds("f", "abcd"); /* and zeros */
+    holds("f", "abcd"); /* then zeros */
 }
 
 static void flush_makes_bytes_visible(void **state)
@@ -212,7 +211,7 @@ static void flush_makes_bytes_visible(void **state)
     holds("a", "abc");
     kg_file_writer_abort(&w);
     assert_false(kg_file_exists(in_dir("a")));
-    kg_file_writer_abort(&w); /* a second time does nothing */
+    kg_file_writer_abort(&w); /* aborting twice is harmless */
 }
 
 static void append_cuts_and_continues(void **state)
@@ -309,7 +308,8 @@ static void copy_is_whole_or_absent(void **state)
     has_files(2);
 }
 
-/* The child says by its exit status what it got: 0 the lock, 1 a refusal naming us. */
+/* Tries the lock in a child process.   returns 0: it got the lock, 1: a refusal that
+ * names the parent */
 static int lock_in_a_child(const char *path, pid_t parent)
 {
     char words[64];
@@ -336,7 +336,7 @@ static void a_lock_is_held_by_one_process(void **state)
     (void)state;
     assert_int_equal(kg_file_lock_take(&lock, in_dir("absent/lock"), &err), KG_ENOTFOUND);
     assert_false(lock.held);
-    kg_file_fail_at(2, ENOLCK); /* 1: the open */
+    kg_file_fail_at(2, ENOLCK); /* call 1 is the open */
     assert_int_equal(kg_file_lock_take(&lock, in_dir("lock"), &err), KG_EIO);
     assert_non_null(strstr(err.message, "/lock: cannot lock: "));
     assert_int_equal(kg_file_lock_take(&lock, in_dir("lock"), &err), KG_OK);
@@ -359,7 +359,7 @@ static pid_t gone_process(void)
     return child;
 }
 
-/* %ld is the process */
+/* Creates a temporary file; %ld is the process number. */
 static void put_temporary(char name[64], const char *format, long pid)
 {
     snprintf(name, 64, format, pid);
@@ -385,12 +385,12 @@ static void only_what_a_gone_process_left_is_removed(void **state)
     snprintf(name, sizeof name, "a.tmp-%ld-7", gone);
     assert_int_equal(kg_file_make_dirs(in_dir(name), &err), KG_OK);
     assert_int_equal(kg_file_remove_stale(in_dir("a"), &err), KG_OK);
-    assert_true(kg_file_is_dir(in_dir(name))); /* of no writer */
+    assert_true(kg_file_is_dir(in_dir(name))); /* a folder: writers make only files */
     has_files(6 + 2 + 1);
     assert_int_equal(kg_file_remove_stale(in_dir("absent/a"), &err), KG_ENOTFOUND);
 }
 
-/* Opened, a pipe would be waited for; a socket and a device are no files either. */
+/* Opening a pipe would block. Sockets and devices are refused too. */
 static void what_is_no_regular_file_is_refused_at_once(void **state)
 {
     struct kg_str text = {0};
@@ -409,7 +409,8 @@ static void what_is_no_regular_file_is_refused_at_once(void **state)
     kg_str_release(&text);
 }
 
-/* So that what reads it says what is wrong, instead of going on without. */
+/* A dangling link counts as existing, so that reading it gives an error instead of being
+ * treated as absent. */
 static void a_link_to_nowhere_exists(void **state)
 {
     struct kg_str text = {0};
@@ -420,7 +421,7 @@ static void a_link_to_nowhere_exists(void **state)
     assert_true(kg_file_exists(in_dir("loop")));
     assert_true(kg_file_exists(in_dir("dangling")));
     assert_false(kg_file_exists(in_dir("nothing")));
-    /* what may not be looked at, as a folder of somebody else's */
+    /* a path that cannot be examined, as in another user's folder, counts as existing */
     assert_true(kg_file_exists(in_dir("loop/below")));
     assert_int_equal(kg_file_read(&text, in_dir("loop"), 100, &err), KG_EIO);
     assert_non_null(strstr(err.message, "loop: cannot open: Too many levels"));
@@ -455,11 +456,12 @@ static void skipped_syncs_still_count_and_fail(void **state)
     assert_int_equal(kg_file_sync_fd(-1), -1);
 }
 
-/* ---- maps whose file is cut off ---- */
+/* ---- maps of a file that is truncated ---- */
 
 enum { PAGES = 4 * 65536 };
 
-/* Map a file, cut it off, touch what is gone.   returns what a child may exit with */
+/* Maps a file, truncates it and reads past its end.   returns the exit status for a
+ * child */
 static int touch_what_is_gone(void)
 {
     struct kg_map map;

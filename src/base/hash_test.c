@@ -1,4 +1,5 @@
-/* Tests of the hash: every bit of the input, its length and the order of its words count.
+/* Tests of the hash: it depends on every bit of the input, its length and the order of
+ * its words.
  */
 #include "base/hash.h"
 
@@ -75,7 +76,7 @@ static void changes_when_words_change_places(void **state)
     assert_all_differ(hashes, n);
 }
 
-/* A manifest written by one build is read by the next: the function must not drift. */
+/* Builds read manifests that other builds wrote, so the function must never change. */
 static void stays_the_function_that_manifests_were_written_with(void **state)
 {
     unsigned char bytes[BYTES];
@@ -102,7 +103,7 @@ static void hashes_a_file_as_its_bytes(void **state)
     assert_int_equal(kg_hash_file(&hash, &n, in_dir("x"), &err), KG_ENOTFOUND);
 }
 
-/* It is read in pieces of 4 MiB. */
+/* The file is longer than one read of 4 MiB. */
 static void hashes_a_large_file_as_its_bytes(void **state)
 {
     const size_t n = ((size_t)8 << 20) + 21;
@@ -123,7 +124,7 @@ static void hashes_a_large_file_as_its_bytes(void **state)
     free(bytes);
 }
 
-/* The check value of the catalogue of CRCs, and the vectors of RFC 3720. */
+/* The check value of the CRC catalogue, and the test vectors of RFC 3720. */
 static void crc32c_is_the_published_one(void **state)
 {
     unsigned char bytes[32];

@@ -1,4 +1,5 @@
-/* Sets of ids: what is packed is walked, in as few bytes as the header says. */
+/* Sets of ids: walking a packed set gives its ids, and it takes as few bytes as the
+ * header says. */
 #include "base/idset.h"
 
 #include "base/rng.h"
@@ -19,7 +20,8 @@ static bool has(int32_t id) { return words[id / 64] >> (id % 64) & 1; }
 
 static void add(int32_t id) { words[id / 64] |= (uint64_t)1 << (id % 64); }
 
-/* Each id by itself, in order; returns the bytes. */
+/* Packs the set and checks that a walk gives each id in order.   returns the bytes of the
+ * packed set */
 static uint32_t check(int32_t bound)
 {
     struct kg_idset s;
@@ -29,7 +31,7 @@ static uint32_t check(int32_t bound)
     memset(packed, 0xa5, sizeof packed);
     s = kg_idset_pack(packed, words, bound);
     assert_true(s.bytes <= kg_idset_most(bound));
-    assert_int_equal(packed[s.bytes], 0xa5); /* nothing behind */
+    assert_int_equal(packed[s.bytes], 0xa5); /* nothing is written past the end */
     if (s.n > 0)
         kg_idset_begin(&w, &s);
     for (int32_t id = 0; id < bound && s.n > 0; id++) {
@@ -42,7 +44,7 @@ static uint32_t check(int32_t bound)
     assert_int_equal(s.n, n);
     if (s.n > 0) {
         assert_int_equal(w.id, bound);
-        kg_idset_next(&w, &s); /* the end stays the end */
+        kg_idset_next(&w, &s); /* the walk stays at its end */
         assert_int_equal(w.id, bound);
     }
     memset(words, 0, sizeof words);
@@ -67,7 +69,7 @@ static void what_is_packed_is_walked(void **state)
         }
 }
 
-/* The first, the last and the farthest ids. */
+/* The first, the last and the most distant ids. */
 static void the_ends_are_ids_too(void **state)
 {
     (void)state;
@@ -83,7 +85,7 @@ static void the_ends_are_ids_too(void **state)
     assert_int_equal(check(8), 1);
 }
 
-/* ids spread evenly over a vocabulary of today */
+/* n ids, spread evenly over a vocabulary of usual size */
 static uint32_t bytes_of(int32_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -102,7 +104,8 @@ static void bytes_grow_with_the_ids_up_to_the_bitmap(void **state)
     assert_int_equal(bytes_of(142399), MOST / 8);
 }
 
-/* To the byte: five for 40 ids is the bitmap's. */
+/* The list is used while it is shorter than the bitmap: 5 ids below 40 take 5 bytes
+ * either way. */
 static void the_shorter_of_the_two_is_taken(void **state)
 {
     (void)state;

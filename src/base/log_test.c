@@ -72,7 +72,8 @@ static void a_terminal_has_one_progress_line(void **state)
     ends_with_text("\r\033[K1 of 3\r\033[K2 of 3\r\033[Ksaved\n\r\033[K3 of 3\n");
 }
 
-/* A data file's escape sequences do not reach the terminal, nor a log that is read there.
+/* Escape sequences in a data file reach neither the terminal nor a log that is viewed in
+ * one.
  */
 static void control_characters_are_written_out(void **state)
 {

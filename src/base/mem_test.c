@@ -1,4 +1,4 @@
-/* Tests of the memory door. */
+/* Tests of memory accounting. */
 #include "base/mem.h"
 
 #include "base/cgroup.h"
@@ -19,7 +19,7 @@ static int reset(void **state)
     kg_mem_set_cap(0);
     kg_mem_reset_peak();
     memset(&err, 0, sizeof err);
-    return kg_mem_current_bytes() != 0; /* the test before leaked */
+    return kg_mem_current_bytes() != 0; /* the previous test leaked */
 }
 
 static void blocks_are_zero_and_aligned(void **state)
@@ -199,7 +199,8 @@ static void large_blocks_cost_what_is_touched(void **state)
     assert_true(kg_mem_resident_bytes() < before + (8 << 20));
 }
 
-/* What free(1) and the container say can only be guessed at here. */
+/* The values of free(1) and of the container are not known here, so only their range is
+ * checked. */
 static void a_machine_has_more_than_is_taken(void **state)
 {
     (void)state;

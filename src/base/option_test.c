@@ -1,5 +1,5 @@
-/* Tests of rows: every type of field gets what its text says, and nothing but what passes
- * the check. */
+/* Tests of option rows: a field of every type gets the value of its text, and only values
+ * that pass the check. */
 #include "base/option.h"
 
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static void a_field_of_each_type_gets_its_value(void **state)
     assert_string_equal(put("text", "as it is").text, "as it is");
 }
 
-/* Nothing beside the field is touched. */
+/* Setting one field changes no other. */
 static void other_fields_stay(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Tests of the board of phases: what a reader sees, and what counts as progress. */
+/* Tests of reported phases: what a reader sees, and what counts as progress. */
 #include "base/phase.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The only stack on the board; n is 0 without one. */
+/* The only stack that is reported; n is 0 if there is none. */
 static struct kg_phase_stack look(void)
 {
     struct kg_phase_stack found = {.n = 0}, one;
@@ -51,13 +51,13 @@ static void phases_nest_and_an_end_ends_what_is_inside(void **state)
     describes(0, "training x: 12 of 200 steps, for 12 s");
     describes(1, "rollout: 37 of 64 sequences, tokens of the longest: 812, for 12 s");
     describes(2, "waiting for http://x, for 12 s");
-    kg_phase_end(step); /* and the wait inside */
+    kg_phase_end(step); /* ends the wait inside it too */
     assert_int_equal(look().n, 1);
     (void)kg_phase_begin(0, "passages", "indexing");
     describes(1, "indexing: 0 passages, for 12 s");
     kg_phase_end(run);
     assert_int_equal(look().n, 0);
-    kg_phase_end(step); /* of a phase that is over: nothing */
+    kg_phase_end(step); /* a phase that has ended: nothing happens */
     kg_phase_at(run, 1);
     kg_phase_tick();
     assert_int_equal(look().n, 0);
@@ -71,7 +71,7 @@ static void work_is_progress_and_waiting_is_not(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         w = kg_phase_wait(0, "waiting");
-        kg_phase_at(p, 0); /* as it was */
+        kg_phase_at(p, 0); /* unchanged, so no progress */
         kg_phase_end(w);
         w = kg_phase_idle("waiting for requests");
         kg_phase_end(w);
@@ -101,11 +101,11 @@ static void what_is_too_deep_or_too_long_is_not_shown(void **state)
     before = look().progress;
     kg_phase_note(last, "label", 1);
     assert_true(look().progress == before);
-    for (int i = 1; i < 4; i++) { /* who works there does not hang */
+    for (int i = 1; i < 4; i++) { /* phases too deep to be shown count as progress */
         kg_phase_at(last, i);
         assert_true(look().progress == before + (uint64_t)i);
     }
-    kg_phase_at(last + 1, 3); /* nobody is there */
+    kg_phase_at(last + 1, 3); /* no such phase */
     assert_true(look().progress == before + 3);
     s = look();
     assert_int_equal(s.n, KG_PHASE_DEPTH);

@@ -1,5 +1,5 @@
-/* Pools grow, keep what they are told to keep, and hand out zeros; columns place what
- * they count. */
+/* Pools grow, keep what they must keep, and hand out zeroed memory; columns are laid out
+ * in one block. */
 #include "base/pool.h"
 
 #include "base/columns.h"
@@ -122,7 +122,7 @@ static void columns_place_what_they_count(void **state)
     assert_int_equal(kg_columns_take(&a.block, &a, columns, counts, "arrays", &err),
                      KG_OK);
     assert_ptr_equal(a.ids, a.block.memory);
-    assert_non_null(a.logp); /* of no elements */
+    assert_non_null(a.logp); /* has no elements */
     assert_ptr_equal(a.marks, (char *)a.ids + 448);
     assert_true(is_zero(a.block.memory, 512));
     kg_columns_free(&a.block, &a, columns);

@@ -1,4 +1,4 @@
-/* Tests of what reaches a terminal. */
+/* Tests of making text safe for a terminal. */
 #include "base/printable.h"
 
 #include <setjmp.h>

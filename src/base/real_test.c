@@ -1,5 +1,5 @@
-/* Elementary functions: at most 1 ulp from the truth, exact where it matters, and one
- * hash of their bits for every machine and compiler. */
+/* Elementary functions: at most 1 ulp from the true value, exact where it matters, and
+ * one hash of their bits for every machine and compiler. */
 #include "base/real.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static double uniform(double low, double high)
     return low + (high - low) * (double)(state >> 11) * 0x1p-53;
 }
 
-/* Distance in units of the last digit of want, which long double holds with 11 more. */
+/* Distance in ulps of `want`; long double has 11 bits more than double. */
 static double ulps(double got, long double want)
 {
     int e;
@@ -94,7 +94,8 @@ static void the_ends_are_right(void **unused)
                 fabs(kg_power(0.999, 5000) / pow(0.999, 5000) - 1) < 1e-12);
 }
 
-/* The bits of all of them, on every machine, compiler and level of optimization. */
+/* The bits of all functions are the same on every machine, compiler and optimization
+ * level. */
 static void the_bits_are_these(void **unused)
 {
     (void)unused;

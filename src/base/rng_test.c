@@ -1,4 +1,4 @@
-/* Tests of Philox4x32-10 against the published known answers, and of what is drawn from
+/* Tests of Philox4x32-10 against its published test vectors, and of the numbers made from
  * it. */
 #include "base/rng.h"
 
@@ -29,7 +29,7 @@ static void philox_gives_the_known_answers(void **state)
     }
 }
 
-/* The layout in rng.c, pinned: dumps and resumed runs depend on it. */
+/* The layout of rng.c must not change: dumps and resumed runs depend on it. */
 static void words_are_philox_of_the_documented_counter(void **state)
 {
     struct kg_rng_key key = {.seed = 0x0123456789abcdefu, .stream = KG_RNG_TASK};
@@ -138,7 +138,7 @@ static void permutation_holds_every_index_once(void **state)
     kg_rng_permutation(order, 0, key, 0);
 }
 
-/* All 24 orders of four things, evenly. */
+/* All 24 orders of four elements are equally frequent. */
 static void permutations_are_equally_likely(void **state)
 {
     struct kg_rng_key key = {.seed = 11, .stream = KG_RNG_SHUFFLE};

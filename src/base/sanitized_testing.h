@@ -1,5 +1,5 @@
-/* Whether tests are ten times slower or more: the address sanitizer is on, or they are
- * built for a processor that is emulated (tools/aarch64).
+/* Whether tests run ten times slower or more: with the address sanitizer, or on an
+ * emulated processor (tools/aarch64).
  *
  * Included by *_test.c only.
  */

@@ -1,4 +1,5 @@
-/* Tests of the stop flag, each in a child process so that a signal ends nothing else. */
+/* Tests of the stop flag, each in a child process, so that a signal does not end the
+ * tests. */
 #include "base/signal.h"
 
 #include <errno.h>
@@ -14,8 +15,8 @@
 
 #include <cmocka.h>
 
-/* Exit status of a child that gets `first`, then `second` unless 0. 50: it saw the
- * request. */
+/* Raises `first` in a child, then `second` unless 0.   returns its exit status; 50: it
+ * saw the request */
 static int child(int first, int second)
 {
     int status;
@@ -75,7 +76,7 @@ static void a_pipe_without_a_reader_is_an_error_not_the_end(void **state)
     assert_int_equal(WEXITSTATUS(status), 50);
 }
 
-/* What `write_one` makes of errno in a child, which no signal ends. */
+/* Runs write_one in a child that handles signals.   returns its errno, or 0 */
 static int in_child(int (*write_one)(void))
 {
     int status;
@@ -107,7 +108,7 @@ static void a_file_at_its_limit_is_an_error_not_the_end(void **state)
     assert_int_equal(in_child(write_past_the_limit), EFBIG);
 }
 
-/* Under nohup. */
+/* As under nohup. */
 static int hang_up_ignored(void)
 {
     signal(SIGHUP, SIG_IGN);

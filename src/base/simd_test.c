@@ -1,6 +1,6 @@
-/* The lanes against scalar models. Here they are compiled for the machine every build
- * runs on; that the other instruction sets give the same bits is seen through the
- * operations (tensor/op_test.c). */
+/* SIMD lanes against scalar models. Here they are compiled for the baseline instruction
+ * set; tensor/op_test.c checks through the operations that the other instruction sets
+ * give the same bits. */
 #include "base/pairs.h"
 #include "base/simd.h"
 
@@ -24,7 +24,7 @@ static uint32_t to_bits(float f)
     return u;
 }
 
-/* The steps of kg_v16_exp, one lane, in C. */
+/* The steps of kg_v16_exp for one lane, in C. */
 static float exp_model(float x)
 {
     x = -105.0f > x ? -105.0f : x;
@@ -62,7 +62,7 @@ static void exp_is_within_two_ulp_and_follows_its_model(void **state)
     }
 }
 
-/* Where results end: every number between the last ones that are not 0 and the cut. */
+/* At the end of the range: every float from the last nonzero results to the clamp. */
 static void exp_ends_where_its_model_does(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void tanh_keeps_its_digits(void **state)
     assert_true(y[0] == 0 && y[1] == 1 && y[2] == -1 && isnan(y[3]));
 }
 
-/* Every operation on doubles, lane by lane, and the tree of their sum. */
+/* Every operation on doubles, lane by lane, and the summation tree. */
 static void doubles_are_sixteen_lanes_too(void **state)
 {
     (void)state;
@@ -246,8 +246,8 @@ static void pairs_are_transposed_and_multiplied(void **state)
     }
 }
 
-/* Element e of a block is the (e / 2)-th of its chain, of which the upper half of a pair
- * is the earlier. */
+/* A block of 32 alternates between two chains: element e is number e / 2 of chain e % 2.
+ * In a pair of a chain, the upper half comes first. */
 static void a_block_is_split_into_its_chains_and_joined_again(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Tests of putting numbers in order. */
+/* Tests of sorting numbers. */
 #include "base/sort.h"
 
 #include <math.h>

@@ -55,7 +55,7 @@ static void long_messages_are_cut_in_the_middle(void **state)
     assert_memory_equal(err.message, "where: xxx", 10);
     kg_err_prefix(&err, "%s", text);
     assert_int_equal(strlen(err.message), KG_ERR_MESSAGE_BYTES - 1);
-    /* a name that is too long leaves the reason, in front of it and behind */
+    /* a name that is too long is shortened in the middle, so the text around it stays */
     kg_fail(&err, KG_EINVAL, "expected '%s' to be a name, found none", text);
     assert_memory_equal(err.message, "expected 'xxx", 13);
     assert_non_null(strstr(err.message, "xxx ... xxx"));
@@ -65,7 +65,7 @@ static void long_messages_are_cut_in_the_middle(void **state)
     assert_string_equal(err.message + strlen(err.message) - 13, ": cannot open");
 }
 
-/* No half of a character on either side of the gap. */
+/* A message is never cut inside a character, on either side of the gap. */
 static void a_cut_message_is_utf8(void **state)
 {
     struct kg_err err = {0};

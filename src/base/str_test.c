@@ -157,7 +157,7 @@ static void unknown_lists_the_names(void **state)
     kg_mem_fail_at(0);
 }
 
-/* strchr finds the end of every set. */
+/* strchr would find '\0' in every set. */
 static void a_nul_is_in_no_set(void **state)
 {
     (void)state;

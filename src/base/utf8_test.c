@@ -1,4 +1,4 @@
-/* Tests of what is UTF-8. */
+/* Tests of UTF-8 validation. */
 #include "base/utf8.h"
 
 #include <setjmp.h>
@@ -28,10 +28,11 @@ static const char *const bad[] = {"\x80",             /* begins nothing */
                                   "\xf4\x90\x80\x80", /* above U+10FFFF */
                                   "\xf8\x88\x80\x80\x80",
                                   "\xff",
-                                  "\xe2\x82", /* cut */
+                                  "\xe2\x82", /* truncated */
                                   "\xe2\x82z"};
 
-/* The same in front of, behind and inside of more than eight plain bytes. */
+/* Tries the part with up to 20 plain bytes before and after it, because valid text is
+ * skipped eight bytes at a time. */
 static bool is_valid_anywhere(const char *part)
 {
     bool valid = kg_utf8_is_valid(part, strlen(part));
@@ -70,7 +71,7 @@ static void what_is_malformed_is_seen_at_every_offset(void **state)
     }
 }
 
-/* Every pair of bytes, against the definition. */
+/* Every pair of bytes, compared with the definition. */
 static void pairs_of_bytes_follow_the_definition(void **state)
 {
     (void)state;
@@ -85,12 +86,12 @@ static void pairs_of_bytes_follow_the_definition(void **state)
     }
 }
 
-/* As bytes.decode("utf-8", "replace") of Python counts them. */
+/* As bytes.decode("utf-8", "replace") of Python does. */
 static void one_replacement_stands_for_a_maximal_subpart(void **state)
 {
     static const struct {
         const char *bytes;
-        size_t n; /* replacements, and the letters that stand between */
+        size_t n; /* U+FFFDs, and the letters between */
     } rows[] = {
         {"\xff", 1},
         {"\x80\x80", 2},
@@ -143,11 +144,11 @@ static void a_character_that_is_cut_is_seen(void **state)
         assert_int_equal(kg_utf8_cut(text, 1 + n), 0);
     }
     assert_int_equal(kg_utf8_cut("", 0), 0);
-    assert_int_equal(kg_utf8_cut("\x80\xbf", 2), 0); /* begun by nothing */
+    assert_int_equal(kg_utf8_cut("\x80\xbf", 2), 0); /* no start byte */
     assert_int_equal(kg_utf8_cut("a\x80\xbf\x80", 4), 0);
-    assert_int_equal(kg_utf8_cut("\xc1", 1), 0); /* begins nothing */
+    assert_int_equal(kg_utf8_cut("\xc1", 1), 0); /* not a start byte */
     assert_int_equal(kg_utf8_cut("\xf5\x80", 2), 0);
-    assert_int_equal(kg_utf8_cut("\xe2\x82z", 3), 0); /* ended by another */
+    assert_int_equal(kg_utf8_cut("\xe2\x82z", 3), 0); /* ended by another character */
     assert_int_equal(kg_utf8_cut("\xe2\x82\xe2", 3), 1);
 }
 
@@ -175,7 +176,7 @@ static void invalid_sequences_are_found_at_their_offset(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(kg_utf8_valid_prefix(rows[i].text, rows[i].n), rows[i].offset);
     assert_int_equal(kg_utf8_valid_prefix("", 0), 0);
-    for (size_t n = 0; n < 40; n++) { /* over more than eight bytes, from any of them */
+    for (size_t n = 0; n < 40; n++) { /* lengths and offsets around eight bytes */
         char text[40];
 
         memset(text, 'a', sizeof text);

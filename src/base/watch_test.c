@@ -1,4 +1,4 @@
-/* Tests of the watch: what it says when asked, when it warns and when it does not. */
+/* Tests of the watch: what it prints on SIGUSR1, when it warns and when it does not. */
 #include "base/watch.h"
 
 #include "base/clock.h"
@@ -41,7 +41,8 @@ static void usr1_says_what_is_going_on(void **state)
     stop_hearing(&h);
 }
 
-/* The signal that asks interrupts nobody who sleeps, and is gone with the watch. */
+/* The signal restarts interrupted system calls, and its handler is removed with the
+ * watch. */
 static void no_system_call_is_broken_off(void **state)
 {
     struct heard h;
@@ -60,7 +61,7 @@ static void no_system_call_is_broken_off(void **state)
     assert_false(sigismember(&mask, SIGUSR1));
 }
 
-/* Only SIGUSR1 is the watch's: what its caller blocked or not meanwhile stays so. */
+/* The watch blocks and restores only SIGUSR1; other changes to the caller's mask stay. */
 static void the_mask_of_other_signals_is_the_callers(void **state)
 {
     struct heard h;
@@ -91,7 +92,7 @@ static void what_does_not_move_is_warned_of_at_doubling_times(void **state)
     (void)state;
     hear_watch(&h, 0.2);
     p = kg_phase_begin(64, "sequences", "generating");
-    while (!strstr(heard_text(&h), "no progress")) { /* it waits again and again */
+    while (!strstr(heard_text(&h), "no progress")) { /* waiting is no progress */
         w = kg_phase_wait(began, "waiting for %s", "http://127.0.0.1:1/retrieve");
         usleep(5000);
         kg_phase_end(w);
@@ -135,7 +136,8 @@ static void who_works_or_is_idle_is_left_alone(void **state)
     assert_null(strstr(h.text, "warning"));
 }
 
-/* Who forks while the watch runs may give the new process a lock that nobody opens. */
+/* A child of fork may inherit a lock that another thread held, so it starts a watch of
+ * its own. */
 static void a_new_process_has_its_own(void **state)
 {
     struct heard h;
