@@ -1,4 +1,4 @@
-/* Tests of building an index, opening it, and finding in it. */
+/* Tests of building an index, opening it, and searching it. */
 #include "retriever/build.h"
 #include "search/index_file.h"
 
@@ -21,7 +21,7 @@ static void must(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* BM25 without additions */
+/* BM25 without extensions */
 static const struct kg_bm25 plain = {.k1 = 1.2, .b = 0.75, .power = 1};
 
 static struct kg_index_info build_with(const char *corpus,
@@ -95,7 +95,7 @@ static void find(struct engine *e, const char *query, size_t n, int topk)
     must(kg_searcher_find(&e->hits, e->searcher, query, n, topk, &err));
 }
 
-/* The ids found, in their order, with a space between. */
+/* Searches.   returns the ids in order, separated by spaces */
 static const char *found(struct engine *e, const char *query, int topk)
 {
     static char ids[4096];
@@ -192,7 +192,7 @@ static void a_failed_build_keeps_the_old_index(void **state)
     stop(&e);
 }
 
-/* The name of the temporary file of the build that comes after `ahead` others. */
+/* Name of the temporary file that the build will use after `ahead` other files. */
 static void next_temporary(char name[64], unsigned ahead)
 {
     struct kg_str one = {0};
@@ -203,14 +203,15 @@ static void next_temporary(char name[64], unsigned ahead)
     kg_str_release(&one);
 }
 
-/* What was there under the temporary name stays when it is not the build's to remove. */
+/* A folder under the temporary name is not the build's, so it is kept and the build
+ * fails. */
 static void folders_are_left_alone(void **state)
 {
     char name[64], inside[80];
 
     (void)state;
     put("corpus", animals);
-    next_temporary(name, 2); /* 1 is what put() writes under */
+    next_temporary(name, 2); /* 1: put() takes one name */
     snprintf(inside, sizeof inside, "%s/mine", name);
     must(kg_file_make_dirs(in_dir(name), &err));
     put(inside, "kept");
@@ -229,7 +230,7 @@ static void folders_are_left_alone(void **state)
     nothing_temporary();
 }
 
-/* An index takes the place of nothing, or of an index. */
+/* An index may replace an index, or nothing else. */
 static void what_is_no_index_is_not_replaced(void **state)
 {
     (void)state;
@@ -265,7 +266,7 @@ static bool has_temporary_of(pid_t child)
     return has;
 }
 
-/* In a child that waits for the rest of its corpus, and is killed. */
+/* Builds in a child that waits for the rest of its corpus, then kills it. */
 static void kill_a_build(void)
 {
     struct kg_index_info info;
@@ -281,7 +282,7 @@ static void kill_a_build(void)
     assert_true(child >= 0);
     if (child == 0)
         _exit(kg_index_build(&info, &o, &e) == KG_OK ? 0 : 1);
-    fd = open(o.corpus, O_WRONLY); /* returns when the build reads */
+    fd = open(o.corpus, O_WRONLY); /* returns when the child opens its end */
     assert_true(fd >= 0);
     for (int i = 0; i < 2000; i++) /* more than is read ahead */
         assert_true(dprintf(fd,
@@ -336,7 +337,8 @@ static void settings_at_their_bounds_are_taken(void **state)
     must(kg_bm25_check(&most, &err));
 }
 
-/* SQLite says more exactly what is damaged in the bits above the code's lowest 8. */
+/* SQLite's extended codes add detail above the lowest 8 bits; all kinds of corruption are
+ * EFORMAT. */
 static void damage_met_while_reading_is_named(void **state)
 {
     (void)state;
@@ -348,8 +350,8 @@ static void damage_met_while_reading_is_named(void **state)
     assert_non_null(strstr(err.message, "x.index: cannot read: "));
 }
 
-/* Two passages whose ids have one hash are no duplicates: the set only points to where
- * to look. Many ids, so that the set grows. */
+/* Ids with equal hashes are not duplicates: the hash only finds candidates, whose ids are
+ * compared. There are enough ids for the set to grow. */
 static void many_ids_fit(void **state)
 {
     struct kg_str corpus = {0};
@@ -442,8 +444,8 @@ static void damage_is_found(void **state)
     kg_str_release(&bytes);
 }
 
-/* Counts that no whole number is, or that none of kedge's could hold, in a file whose
- * seal was made anew. */
+/* Counts that are no integers or are out of range, in a file whose seal is not
+ * checked. */
 static void a_count_that_is_none_is_found(void **state)
 {
     static const char *const change[] = {
@@ -471,8 +473,8 @@ static void a_count_that_is_none_is_found(void **state)
     }
 }
 
-/* A damaged header page may be read as one thing or another: an error each, or, where
- * the byte means nothing, the same answer. */
+/* Whatever a damaged header page is read as: an error, or an answer that is
+ * well-formed. */
 static void damage_of_the_header_never_crashes(void **state)
 {
     (void)state;
@@ -493,8 +495,8 @@ static void damage_of_the_header_never_crashes(void **state)
     }
 }
 
-/* Under a searcher that is open: what is missing is an error that names the file, and
- * never a wrong answer; the rest is found. */
+/* The file is truncated while a searcher has it open. A search that needs a missing part
+ * fails with the file's name; the others give the right answer. */
 static void an_index_that_is_cut_off_answers_what_it_can(void **state)
 {
     enum { MANY = 5000 };
@@ -623,7 +625,8 @@ static void bm25_is_the_formula(void **state)
 {
     const struct kg_bm25 bm25 = {2, 0.5, 0, 1, 0};
     struct engine e;
-    /* N 4, mean length 25/4; 'cat' is in 2 passages: twice in the first of 7 words */
+    /* 4 passages of 25/4 words on average; 'cat' is in 2 of them, twice in the first,
+     * which has 7 */
     double idf = log(1 + (4 - 2 + 0.5) / (2 + 0.5));
     double norm = 2 * (1 - 0.5 + 0.5 * 7 / (25.0 / 4));
 
@@ -654,7 +657,7 @@ static void its_additions_are_the_formula(void **state)
     stop(&e);
 }
 
-/* ---- pruning changes nothing ---- */
+/* ---- pruning does not change results ---- */
 
 enum { RANDOM_PASSAGES = 3000, RANDOM_WORDS = 400, PASSAGE_WORDS = 12 };
 static uint8_t tf_of[RANDOM_PASSAGES][RANDOM_WORDS];
@@ -666,7 +669,7 @@ static uint32_t next_random(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Word number w, about as often as natural text has its w-th word. */
+/* Word number w, with roughly the frequency of the w-th word of natural text. */
 static int draw_word(uint32_t *seed)
 {
     double u = next_random(seed) / (double)(1 << 24);
@@ -708,7 +711,8 @@ static double plain_score(const int *query, int n, int passage, double mean)
     return score;
 }
 
-/* The k-th best score of all passages, computed without an index. */
+/* Scores equal those computed without an index, and no other passage has a better score
+ * than the last hit. */
 static void check_against_plain(const struct kg_hits *hits, const int *query, int n,
                                 double mean)
 {
@@ -761,7 +765,7 @@ static void pruned_search_finds_the_best(void **state)
     kg_str_release(&corpus);
 }
 
-/* Whatever was asked before, with whatever topk: the same bits. */
+/* Earlier queries, with whatever topk, do not change a bit. */
 static void answers_do_not_depend_on_what_was_asked_before(void **state)
 {
     struct kg_str corpus = {0};
@@ -790,7 +794,7 @@ static void answers_do_not_depend_on_what_was_asked_before(void **state)
     kg_str_release(&corpus);
 }
 
-/* ---- what fails leaves nothing ---- */
+/* ---- failures leave nothing ---- */
 
 static void without_memory_nothing_is_left(void **state)
 {
@@ -803,7 +807,7 @@ static void without_memory_nothing_is_left(void **state)
         kg_mem_fail_at(n);
         status = build_again();
         kg_mem_fail_at(0);
-        /* after the rename it is there, and whole */
+        /* after the rename the index exists and is complete */
         if (kg_file_exists(in_dir("index")))
             must(kg_index_verify(in_dir("index"), &err));
         nothing_temporary();
@@ -867,6 +871,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_memory_nothing_is_left, make_dir,
                                         remove_dir),
     };
-    kg_file_skip_syncs(true); /* hundreds of builds, and no test cuts the power */
+    kg_file_skip_syncs(true); /* hundreds of builds; power loss is not tested */
     return cmocka_run_group_tests_name("search index", tests, NULL, NULL);
 }

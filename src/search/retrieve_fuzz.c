@@ -1,5 +1,5 @@
-/* Fuzz target: the texts of the search protocol. What reads as a request or as an answer
- * holds what its types promise, and what is written from it reads again. */
+/* Fuzz target: requests and answers of the search protocol. What parses holds what its
+ * type promises, and what is written from it parses again. */
 #include "search/protocol.h"
 
 #include "base/str.h"

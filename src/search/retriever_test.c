@@ -1,4 +1,5 @@
-/* Tests of the retriever: answers, joining, cache, and what a server can do wrong. */
+/* Tests of the retriever: answers, joining of equal queries, cache, and faults of a
+ * server. */
 #define _GNU_SOURCE /* strcasestr */
 #include "retriever/build.h"
 #include "search/retriever.h"
@@ -46,7 +47,7 @@ struct answers {
     uint64_t ticket[MAX_ANSWERS];
     char text[MAX_ANSWERS][160]; /* ids, or the reason of a failure */
     bool failed[MAX_ANSWERS];
-    struct kg_retriever *ask; /* a callback asks again, once */
+    struct kg_retriever *ask; /* the callback asks once more */
 };
 static struct answers got;
 
@@ -76,7 +77,8 @@ static void ask(struct kg_retriever *r, const char *query, uint64_t ticket)
     must(kg_retriever_ask(r, query, strlen(query), ticket, &err));
 }
 
-/* A poll returns with the first answer: it is polls without one that are counted. */
+/* Counts polls without an answer, because a poll returns as soon as one answer
+ * arrives. */
 static void collect_all(struct kg_retriever *r)
 {
     got.n = 0;
@@ -114,7 +116,7 @@ static struct kg_retriever *open_with(struct kg_retriever_opts o)
     return r;
 }
 
-/* ---- the row `index` ---- */
+/* ---- a local index ---- */
 
 static struct kg_retriever *open_index(int64_t cache)
 {
@@ -170,7 +172,7 @@ static void the_oldest_answers_leave_the_cache(void **state)
     collect_all(r);
     ask(r, "wings", 2);
     collect_all(r);
-    ask(r, "cats", 3); /* now the younger one */
+    ask(r, "cats", 3); /* is now the younger one */
     collect_all(r);
     ask(r, "mat", 4);
     collect_all(r);
@@ -186,7 +188,8 @@ static void the_oldest_answers_leave_the_cache(void **state)
     kg_retriever_close(r);
 }
 
-/* Room for one answer and a half: what is asked in turn is never found there. */
+/* Room for one and a half answers, so two queries that alternate always evict each
+ * other. */
 static void the_cache_is_bounded_in_bytes(void **state)
 {
     struct kg_retriever *r;
@@ -314,8 +317,8 @@ static void an_index_has_as_many_passages_as_are_expected(void **state)
     kg_retriever_close(r);
 }
 
-/* ---- a server that does as it is told ----
- * Raw sockets: what it sends need not be HTTP. It answers connection after connection. */
+/* ---- a scripted server ---- Raw sockets, so that it can send invalid HTTP. It serves
+ * one connection after another. */
 
 struct faulty {
     int listener, port;
@@ -325,7 +328,7 @@ struct faulty {
     int wait_ms;        /* before that */
     _Atomic int served; /* connections */
     _Atomic bool stop;
-    char request[1 << 16]; /* the last one */
+    char request[1 << 16]; /* of the last connection */
 };
 static struct faulty server;
 
@@ -414,7 +417,7 @@ static struct kg_retriever *open_http(int timeout_ms, int tries)
         .where = url, .timeout_ms = timeout_ms, .tries = tries, .topk = 2});
 }
 
-/* Ask such a server: the answer fails, and the reason holds `message`. */
+/* Asks such a server twice: both answers fail, with `message` in the reason. */
 static void fails(const char *say, size_t n, const char *message)
 {
     struct kg_retriever *r;
@@ -456,7 +459,7 @@ static void wrong_answers_fail_with_what_was_found(void **state)
           "found 422");
 }
 
-/* Of two queries: the first fails with `message`, the second has its answer. */
+/* Asks two queries: the first fails with `message`, the second is answered. */
 static void the_first_fails(const char *say, const char *message)
 {
     struct kg_retriever *r;
@@ -539,7 +542,7 @@ static void no_server_fails(void **state)
     collect_all(r);
     assert_true(got.failed[0]);
     assert_int_equal(stats_of(r).retries, 1);
-    /* a failure is not kept: asked again, it is tried again */
+    /* failures are not cached: the query is tried again */
     ask(r, "cats", 2);
     collect_all(r);
     assert_true(got.failed[0]);
@@ -547,7 +550,8 @@ static void no_server_fails(void **state)
     kg_retriever_close(r);
 }
 
-/* Wherever memory ends while an answer is read, the poll says so: no failed search. */
+/* Whichever allocation fails while an answer is read: the poll returns the error, and no
+ * query counts as failed. */
 static void no_memory_is_no_failed_search(void **state)
 {
     kg_status status = KG_ENOMEM;
@@ -559,7 +563,7 @@ static void no_memory_is_no_failed_search(void **state)
 
         got.n = 0;
         ask(r, "cats", 1);
-        must(kg_retriever_poll(r, 0, collect, &got, &err)); /* it is sent */
+        must(kg_retriever_poll(r, 0, collect, &got, &err)); /* sends it */
         kg_mem_fail_at(n);
         status = kg_retriever_poll(r, 2000, collect, &got, &err);
         kg_mem_fail_at(0);
@@ -591,7 +595,7 @@ static void more_than_was_asked_for_is_not_kept(void **state)
     faulty_stop();
 }
 
-/* ---- answers of both shapes, and what is sent ---- */
+/* ---- both forms of answers, and requests ---- */
 
 static void both_shapes_of_answers_are_read(void **state)
 {
@@ -692,7 +696,7 @@ static void queries_go_out_in_batches(void **state)
     kg_http_server_stop(s, 1000);
 }
 
-/* Opening at a server whose every answer is `says`. */
+/* Opens a retriever at a server whose every answer is `says`. */
 static kg_status opened(const char *says, struct kg_search_how how)
 {
     struct kg_retriever *r = NULL;
@@ -727,14 +731,15 @@ static void a_server_is_what_was_expected(void **state)
                            "expected a server with 3 passages, as the search "
                            "is configured, found one with 4"));
     assert_int_equal(opened(SAYS("hybrid", "3"), words), KG_ECONFLICT);
-    /* what it says is compared, where it does not say all */
+    /* fields that the server reports are compared, even if others are missing */
     assert_int_equal(opened(HTTP("{\"passages\": 4}"), dense), KG_ECONFLICT);
     assert_int_equal(opened(HTTP("{\"kind\": \"bm25\"}"), dense), KG_ECONFLICT);
-    assert_int_equal(opened(SAYS("hybrid", "3"), any), KG_OK); /* it is not asked */
+    assert_int_equal(opened(SAYS("hybrid", "3"), any), KG_OK); /* not requested */
     assert_int_equal(server.served, 0);
 }
 
-/* Another's server, one that says nonsense, none: the log says that nobody knows. */
+/* A server of another program, one with invalid answers, or none: opening succeeds, and
+ * the log says that the server could not be checked. */
 static void a_server_that_does_not_say_is_taken(void **state)
 {
     static const char *const answers[] = {
