@@ -1,5 +1,5 @@
-/* The calculator: exact values, how they are written, and the reasons where there are
- * none. */
+/* The calculator: exact values, how they are written, and why an expression has no
+ * value. */
 #include "math/math.h"
 
 #include "base/mem.h"
@@ -82,7 +82,7 @@ static void limits_hold(void **state)
     expect(text, "no value: the numbers grow too large", false);
     text[KG_CALCULATE_MAX_BYTES] = '1';
     expect(text, "no value: the expression is too long", false);
-    /* 1000 digits are a number, and so is its square's refusal */
+    /* 1000 digits are allowed; their square is not */
     memset(text, '9', 1000);
     memcpy(text + 1000, "*1", 3);
     NEED(kg_math_calculate(&out, &found, text, strlen(text), err));
@@ -93,7 +93,7 @@ static void limits_hold(void **state)
     expect(text, "no value: the numbers grow too large", false);
 }
 
-/* Every allocation that fails is a status, and nothing is left behind. */
+/* Each failed allocation gives a status, and nothing leaks. */
 static void memory_that_runs_out_is_a_status(void **state)
 {
     static const char text[] = "(2^200 + 1/3)^7 / 1.7";

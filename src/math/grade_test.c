@@ -201,7 +201,7 @@ static void decimals_count_to_the_sixth(void **state)
     right("\\frac{1}{3}", "0.333333");
     wrong("\\frac{1}{3}", "0.33333");
     right("\\sqrt{17}", "4.123106");
-    /* small numbers by their own size */
+    /* small numbers have a tolerance relative to their own size */
     wrong("2.88 \\times 10^{-19}", "5.0 \\times 10^{-10}");
     right("2.88 \\times 10^{-19}", "2.88e-19");
     wrong("0", "0.0000001");
@@ -234,7 +234,8 @@ static void expressions_are_decided_exactly(void **state)
     right("2", "2^{10} \\bmod 7");
     right("3", "-7 \\bmod 5");
     wrong("17", "17 \\bmod 5");
-    /* which terms it takes is not known; in a congruence it is no operator */
+    /* it is not known which terms the operator covers; in a congruence it is no
+     * operator */
     undecided("20", "17+3 \\bmod 5");
     undecided("5", "17 \\bmod 5 + 3");
     wrong("2", "x \\equiv 2 \\mod 5");
@@ -259,7 +260,7 @@ static void functions_are_decided_exactly(void **state)
     wrong("0.64N", "0.64");
 }
 
-/* What agrees at a few points by chance, or because a factor is zero there. */
+/* Expressions that agree at a few points by chance, or because a factor is zero there. */
 static void chance_is_no_proof(void **state)
 {
     (void)state;
@@ -367,7 +368,7 @@ static void relations_are_compared_as_relations(void **state)
     right("f^{-1}(x) = \\frac{x}{2}", "\\frac{x}{2}");
     right("x > \\sqrt 2", "\\sqrt{2} < x");
     right("\\sqrt{2}x - y = 0", "y = \\sqrt2 x");
-    /* small enough to compute at two points alone, which is enough */
+    /* values fit into memory only at two points, which are enough */
     right("0=y-(((x!)!)!)!", "2y=2(((x!)!)!)!");
     wrong("x^2+y^2=1", "x^2+y^2=2");
     wrong("x > 5", "x < 5");
@@ -438,7 +439,7 @@ static void ratios_are_compared_as_ratios(void **state)
     right("10:20", "1:2");
 }
 
-/* ---- finding the answer ---- */
+/* ---- extraction of the answer ---- */
 
 static void the_answer_is_found_in_text(void **state)
 {
@@ -562,7 +563,8 @@ static void precision_widens(void **state)
 
 /* ---- limits ---- */
 
-/* All alternatives share one budget; each takes long: a long chain of factorials. */
+/* All alternatives share one work limit; each is slow because of a long chain of
+ * factorials. */
 static void many_alternatives_end_in_time(void)
 {
     enum { N = 64 };
@@ -589,7 +591,7 @@ static void many_alternatives_end_in_time(void)
     assert_true(kg_clock_thread_seconds() - start < 1.5);
 }
 
-/* A choice is looked for at the start of every line. */
+/* A choice is searched for at the start of every line. */
 static void many_lines_end_in_time(void)
 {
     struct kg_math_opts opts = {.form = KG_MATH_FORM_CHOICE};

@@ -1,5 +1,5 @@
-/* Grading for tests: a verdict of two texts, and how far a mode agrees with the collected
- * cases of other projects. Included by *_test.c only.
+/* Grading for tests: the verdict on two texts, and how often a mode agrees with cases
+ * collected from other projects. Included by *_test.c only.
  */
 #ifndef KG_MATH_GRADE_TESTING_H
 #define KG_MATH_GRADE_TESTING_H
@@ -51,7 +51,7 @@ static inline void repeat(char *out, size_t size, const char *piece, size_t time
         memcpy(out + i * n, piece, n + 1);
 }
 
-/* A response of a megabyte that never closes what it opens. */
+/* Responses of a megabyte that never close what they open. */
 static inline void long_texts_end_in_time(const char *mode)
 {
     static char text[1 << 20];
@@ -135,7 +135,8 @@ static inline size_t golds_of(struct kg_math_text *out, const struct kg_json *go
     return n;
 }
 
-/* One line: does the verdict agree with column (of reference_verdicts, or `expected`)? */
+/* Counts whether the verdict agrees with `column` of reference_verdicts or, if NULL, with
+ * `expected`. */
 static inline void score_line(struct score *s, const struct kg_json *root,
                               const char *mode, const char *column)
 {

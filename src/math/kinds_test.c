@@ -105,7 +105,7 @@ static void derivatives_integrals_limits_and_sums_are_computed(void **state)
     assert_true(n.right > 180 && n.wrong > 400);
 }
 
-/* ---- what is not in lines ---- */
+/* ---- cases that are not in the files ---- */
 
 static void thoughts_are_read_where_that_is_asked_for(void **state)
 {
@@ -119,7 +119,8 @@ static void thoughts_are_read_where_that_is_asked_for(void **state)
     assert_string_equal(reason, "the thinking does not end");
 }
 
-/* Each tanh has its argument four times. */
+/* Each tanh uses its argument four times, so without sharing the work would grow by
+ * 4^depth. */
 static void shared_arguments_end_in_time(void **state)
 {
     char text[512];

@@ -42,7 +42,7 @@ int kg_fuzz_math(const uint8_t *bytes, size_t n)
     if (n < 2)
         return 0;
     opts.mode = &kg_math_modes()[bytes[0] % 4];
-    if (!opts.mode->grade) /* of a guest that is not linked */
+    if (!opts.mode->grade) /* a mode of a guest that is not linked */
         return 0;
     opts.form = (enum kg_math_form)(bytes[0] / 4 % 6);
     opts.lenient = bytes[0] & 128;
@@ -51,7 +51,7 @@ int kg_fuzz_math(const uint8_t *bytes, size_t n)
     answer = (struct kg_math_text){split ? split + 1 : text,
                                    n - 1 - (split ? gold.n + 1 : 0)};
     first = verdict_of(&timed_out, &opts, gold, answer);
-    /* time is the last resort, and the sanitizers slow everything down */
+    /* the time limit depends on the machine's speed, so a timeout may differ */
     if (verdict_of(&timed_out, &opts, gold, answer) != first && !timed_out)
         abort();
     return 0;

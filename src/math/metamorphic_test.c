@@ -1,5 +1,6 @@
-/* Metamorphic tests of the grader: a rewriting that keeps the value of a gold answer is
- * right, one that changes it is not; in any order, on any thread, in any locale.
+/* Metamorphic tests of the grader: rewriting a gold answer without changing its value
+ * gives a right answer, changing its value gives a wrong one; in any order, on any
+ * thread, in any locale.
  *
  * The gold answers are kedge's own and, if present, those of published data sets.
  */
@@ -62,7 +63,7 @@ static const char *const own[] = {
 
 struct change {
     const char *name;
-    /* Rewrite in into out (of TEXT bytes).   returns false where it does not apply */
+    /* Rewrites `in` into `out` (TEXT bytes).   returns false if it does not apply */
     bool (*make)(char *out, const char *in);
     bool keeps;
 };
@@ -72,7 +73,7 @@ static bool put(char *out, const char *lead, const char *in, const char *tail)
     return snprintf(out, TEXT, "%s%s%s", lead, in, tail) < TEXT;
 }
 
-/* ---- that keep the value ---- */
+/* ---- rewrites that keep the value ---- */
 
 static bool spaced(char *out, const char *in)
 {
@@ -165,9 +166,9 @@ static bool reversed_list(char *out, const char *in)
     return true;
 }
 
-/* ---- that change the value ---- */
+/* ---- rewrites that change the value ---- */
 
-/* Where the first digit of a value is, behind no \text and in no subscript. */
+/* The first digit of a value, before any \text and not in a subscript. */
 static const char *first_digit(const char *in)
 {
     const char *stop = strstr(in, "\\text");
@@ -284,7 +285,7 @@ static void try_gold(struct tally *t, const char *gold)
     }
 }
 
-/* At most so many in a thousand, of each change. */
+/* At most `allowed` in a thousand fail, for each rewrite. */
 static void check(const struct tally *t, long allowed)
 {
     for (size_t i = 0; i < CHANGES; i++) {

@@ -1,4 +1,5 @@
-/* Answers that repeat the gold answer in words, have a NUL, or exceed the digits read. */
+/* Answers that repeat the gold answer in words, contain a NUL, or have more digits than
+ * are read. */
 #include "math/math.h"
 
 #include <setjmp.h>
@@ -55,7 +56,7 @@ static void not_right(const char *gold, const char *answer)
         fail_msg("gold '%s', answer '%s': found right", gold, answer);
 }
 
-/* Whatever can be read in it. */
+/* Identical text is right, whatever formulas could be read in it. */
 static void identical_text_is_right(void **state)
 {
     static const char *const texts[] = {
@@ -77,7 +78,7 @@ static void identical_text_is_right(void **state)
     not_right("converges absolutely", "The answer is: it converges");
 }
 
-/* Readers of formulas would take it for the end of the text. */
+/* Readers of formulas would take a NUL for the end of the text. */
 static void an_answer_with_a_nul_is_never_right(void **state)
 {
     static const struct kg_math_text answers[] = {
