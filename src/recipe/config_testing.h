@@ -11,9 +11,9 @@
 
 #include <stdio.h>
 
-/* run.dir is dir; the later list overrides the earlier. A list ends with NULL, and may be
- * NULL. Also switches off waiting for syncs, which are slow on a busy disk and protect
- * only from power loss. */
+/* Makes a config with run.dir = dir; later lists override earlier ones. A list ends with
+ * NULL, and may be NULL. Also disables waiting for syncs, which are slow on a busy disk
+ * and protect only from power loss. */
 static inline struct kg_config *config_from(const char *dir,
                                             const char *const *const *lists, size_t n)
 {

@@ -1,5 +1,5 @@
-/* Keys that do nothing where their condition does not hold: each is refused by name, and
- * nothing that is published or resolved is. */
+/* Keys that have no effect because their condition does not hold: each is refused by
+ * name, and no published recipe or resolved config is refused. */
 
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -36,7 +36,7 @@ static const struct kg_opt_row *option(const char *key)
     return NULL;
 }
 
-/* The row's, or what kg_algo_init has. */
+/* The default of the row, or of kg_algo_init. */
 static const char *default_of(char *text, size_t n, const struct kg_opt_row *row)
 {
     struct kg_algo algo;
@@ -48,7 +48,7 @@ static const char *default_of(char *text, size_t n, const struct kg_opt_row *row
     return kg_algo_get(&algo, row->key, text, n, &err) == KG_OK ? text : "";
 }
 
-/* KEY=VALUE with a value that is allowed and is not the default. */
+/* Writes KEY=VALUE with a valid value that is not the default. */
 static void put_other(char *out, size_t n, const struct kg_opt_row *row)
 {
     char choice[64], text[40];
@@ -71,7 +71,7 @@ static void put_other(char *out, size_t n, const struct kg_opt_row *row)
     }
 }
 
-/* What takes the condition of a key away; NULL: the defaults do. */
+/* An assignment that makes the key's condition false; NULL: it is false by default. */
 static const char *switch_off(const char *key)
 {
     static const char *const rows[][2] = {
@@ -147,7 +147,7 @@ static void a_key_with_its_condition_passes(void **state)
         {"search.fusion=score", "episode.env=search", "search.kind=hybrid",
          "search.where=http.db"},
         {"algo.tau_pos=2", "algo.surrogate=sapo"},
-        /* what a preset leaves over, and defaults that are written out */
+        /* what a preset left unset, and defaults written out */
         {"algo.preset=ema-pg", "anchor.kind=fixed"},
         {"anchor.eta=0.90", "rollout.oversample=1.0"},
     };
@@ -166,10 +166,10 @@ static void a_key_with_its_condition_passes(void **state)
     }
 }
 
-/* Beside rows of the algorithm that do not read them. */
+/* Keys with rows of the algorithm that do or do not read them. */
 static const struct {
     char *assignments[4];
-    const char *says; /* NULL: passes */
+    const char *says; /* NULL: accepted */
 } beside[] = {
     {{"kl.importance=false", "kl.estimator=exact-reverse"},
      "kl.importance: has an effect"},
@@ -279,7 +279,8 @@ static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)
     }
 }
 
-/* Each beside rows that do not read it, and beside each that does. */
+/* Each number is refused if no chosen row reads it, and accepted with each row that reads
+ * it. */
 static void numbers_act_beside_rows_that_read_them(void **state)
 {
     static char plain[] = "algo.surrogate=reinforce", mean[] = "algo.advantage=dr-grpo";
@@ -349,7 +350,7 @@ static void who_reads_a_number_is_named(void **state)
                      err_said.message);
 }
 
-/* A task that makes problems makes none where files have them. */
+/* A task generates no problems if data files replace them. */
 static void nothing_is_generated_beside_files(void **state)
 {
     static const struct {
@@ -379,7 +380,7 @@ static void nothing_is_generated_beside_files(void **state)
                      err_said.message);
 }
 
-/* Every preset and recipe, and the config.yaml of its run. */
+/* Every preset and recipe. */
 static void what_is_published_passes(void **state)
 {
     char **names, path[256], assignment[128], *assignments[] = {assignment};
@@ -401,7 +402,8 @@ static void what_is_published_passes(void **state)
     kg_file_names_free(names, n);
 }
 
-/* The command line may switch off what a recipe has, and may not add to what is off. */
+/* The command line may switch off what a recipe sets up, but may not set keys of what is
+ * off. */
 static void a_recipe_may_be_switched_off(void **state)
 {
     static const char path
@@ -431,7 +433,8 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_non_null(strstr(err_said.message, "found x (from build/effect_test.yaml"));
 }
 
-/* Whether there are problems is for the command line, which may ask for no more. */
+/* A recipe may set keys of validation and leave data.val to the command line; the command
+ * line itself may not. */
 static void a_recipe_may_leave_validation_to_the_command_line(void **state)
 {
     static const char path[] = "build/effect_test.yaml",
@@ -446,7 +449,7 @@ static void a_recipe_may_leave_validation_to_the_command_line(void **state)
         strstr(err_said.message, "eval.every: has an effect only with data.val"));
 }
 
-/* The list that keys need is that of the table of tasks. */
+/* KG_TASKS_MADE, which conditions of keys use, equals the table of tasks. */
 static void tasks_that_make_problems_are_listed(void **state)
 {
     char made[200] = "";

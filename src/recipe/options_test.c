@@ -1,4 +1,4 @@
-/* The option rows of training against what policy/ reads. */
+/* The option rows of training agree with what policy/ accepts. */
 #include "recipe/options.h"
 
 #include "policy/algo.h"
@@ -35,7 +35,7 @@ static kg_status check_alone(const char *key, double value, struct kg_err *err)
     return kg_algo_check(&algo, &setting, err);
 }
 
-/* What is said before the value that was found. */
+/* Two messages state the same rule: they are equal up to the value found. */
 static bool same_rule(const struct kg_err *a, const struct kg_err *b)
 {
     size_t n = strcspn(a->message, ","), m = strcspn(b->message, ",");
@@ -43,8 +43,8 @@ static bool same_rule(const struct kg_err *a, const struct kg_err *b)
     return n == m && memcmp(a->message, b->message, n) == 0;
 }
 
-/* An end of a range may be refused beside other keys, as what lies between the ends then
- * is too; one that is refused for itself is no end. */
+/* An end of a range may be refused because of other keys, if a value between the ends is
+ * refused by the same rule. An end that is refused for itself is not an end. */
 static void the_ends_of_a_range_are_allowed(void **state)
 {
     size_t found = 0;
@@ -102,7 +102,7 @@ static void what_the_user_wrote_is_stronger_than_the_preset(void **state)
     kg_config_free(config);
 }
 
-/* What papers leave open, as the released scripts have it: recipe/rpg/7b of RPG,
+/* What papers leave open has the values of the released scripts: recipe/rpg/7b of RPG,
  * recipe/dapo of verl. */
 static void recipes_have_the_values_of_the_released_scripts(void **state)
 {
