@@ -1,5 +1,5 @@
-/* The pages of docs/ that are printed from tables say what the tables say today. `make
- * docs` rewrites them. */
+/* The pages of docs/ that are generated from tables are up to date; `make docs` rewrites
+ * them. */
 #include "cli/cli.h"
 
 #include "base/file.h"
@@ -27,7 +27,8 @@ static void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* The page ends with `want`; nothing stands before it where lead is NULL, else lead. */
+/* The page ends with `want`, which follows `lead` or, if lead is NULL, begins the
+ * page. */
 static void ends_with(const char *path, const char *lead, const struct kg_str *want)
 {
     struct kg_str page = {0};
@@ -74,8 +75,8 @@ static void the_page_of_keys_is_current(void **state)
     kg_config_free(config);
 }
 
-/* docs/performance.md names every benchmark, as the help does, which is printed from
- * their table. */
+/* docs/performance.md names every benchmark of the help, which is printed from their
+ * table. */
 static void every_benchmark_is_named(void **state)
 {
     const struct kg_command *c = kg_command_find("bench");
@@ -94,7 +95,7 @@ static void every_benchmark_is_named(void **state)
     kg_str_release(&page);
 }
 
-/* What README says of the presets is how many there are. */
+/* README gives the right number of presets. */
 static void the_presets_are_counted_right(void **state)
 {
     struct kg_str page = {0}, want = {0};
@@ -114,7 +115,8 @@ static void the_presets_are_counted_right(void **state)
 
 /* ---- links ---- */
 
-/* GitHub's anchor of a heading: letters and digits in lower case, blanks as '-'. */
+/* Compares a heading with GitHub's anchor: letters and digits in lower case, spaces as
+ * '-'. */
 static bool is_heading(const char *line, const char *anchor, size_t n)
 {
     size_t at = 0;
@@ -145,7 +147,7 @@ static bool has_anchor(const char *page, const char *anchor, size_t n)
     return false;
 }
 
-/* from: the page, in folder; to: n bytes behind "](" */
+/* from: the page; folder: its folder; to: the n bytes after "](" */
 static void check_link(const char *from, const char *folder, const char *to, size_t n)
 {
     size_t path_n = strcspn(to, "#)");
@@ -166,7 +168,7 @@ static void check_link(const char *from, const char *folder, const char *to, siz
     kg_str_release(&path);
 }
 
-/* returns how many it has */
+/* returns the number of links */
 static size_t check_links(const char *path, const char *folder)
 {
     struct kg_str page = {0};

@@ -1,4 +1,4 @@
-/* What the parser of flags takes, on the tables that kedge has. */
+/* What the flag parser accepts, with kedge's own tables. */
 #include "cli/cli.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@ enum { MAX_ARGS = 16 };
 
 static struct kg_err err;
 
-/* `kedge LINE`, its words with a blank between. */
+/* Parses `kedge LINE`, whose words are separated by spaces. */
 static kg_status parse(const char *line, bool *help)
 {
     static char text[256];
@@ -45,7 +45,8 @@ static void taken(const char *line)
         fail_msg("%s: %s", line, err.message);
 }
 
-/* The spelling of recipes where a table gives one; behind -- it is an argument. */
+/* A key of a recipe may be given as KEY=VALUE if a table has it; after -- it is an
+ * argument. */
 static void a_key_is_a_flag_too(void **state)
 {
     (void)state;
@@ -100,14 +101,14 @@ static void a_flag_that_does_not_act_is_refused(void **state)
             "or train, "
             "found "
             "ranks");
-    /* what is after all of argv counts, and the whole of its name */
+    /* the action counts even if it comes after the flag, and only its whole name */
     refused("search --port 1 query x.db serve",
             "--port: has an effect only with serve, found query");
     refused("search --port 1 serv x.db",
             "--port: has an effect only with serve, found serv");
     refused("search --port 1 server x.db",
             "--port: has an effect only with serve, found server");
-    /* compare names --json alone; of its own table, of keys and of a group */
+    /* compare accepts only --json, not the other flags of eval, its keys or its groups */
     refused("eval compare a b --out c", "--out: has an effect only without compare");
     refused("eval --task math compare a b", "--task: has an effect only without compare");
     refused("eval compare a b --threads 4",
@@ -160,7 +161,7 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("table r -m x --profile --start t/c",
             "--profile: has an effect only without --start");
     refused("bench ranks --nccl d", "--nccl: has an effect only with --device");
-    /* beside another flag with one of some values, or with another action */
+    /* depends on the value of another flag, or on the action */
     refused(
         "search query x.db --dense m hi",
         "--dense: has an effect only with index or --kind dense or hybrid, found query");
@@ -177,7 +178,7 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
             "--pooling: has an effect only with index, found query");
     refused("search index --device cuda c x.db",
             "--device: has an effect only with --dense");
-    /* of a group: what is asked of its row */
+    /* flags of a group: the condition of the group's row */
     refused("show x --threads 2", "--threads: has an effect only with --reference");
     refused("show x --device cpu", "--device: has an effect only with --reference");
     refused("eval --base-url u --threads 2",
@@ -212,7 +213,8 @@ static void a_key_that_is_given_as_a_flag_is_told_so(void **state)
     refused("doctor --model.path x", "unknown flag --model.path");
 }
 
-/* Products whose bits depend on what stands beside them are for measuring. */
+/* Products whose bits depend on the shapes of other operations are only for
+ * benchmarks. */
 static void bench_alone_has_products_that_are_not_pinned(void **state)
 {
     static const char unknown[] = "unknown flag --unpinned";

@@ -1,4 +1,4 @@
-/* kedge grade --kind qa-*: what is read, what is answered, what is refused. */
+/* kedge grade --kind qa-*: what is read, printed and refused. */
 #include "cli/cli.h"
 
 #include "base/mem.h"
@@ -44,7 +44,7 @@ static void each_kind_answers(void **state)
            "{\"score\": 0.0, \"answer\": null}\n");
 }
 
-/* A prediction is an answer as it is. */
+/* A prediction is the answer itself; nothing is extracted from it. */
 static void predictions_are_answers(void **state)
 {
     (void)state;

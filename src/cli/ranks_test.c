@@ -1,5 +1,4 @@
-/* How a run of processes that the command began itself ends, and what is said of it.
- */
+/* How a run ends whose processes the command started itself, and what it reports. */
 #include "cli/cli.h"
 
 #include "base/file.h"
@@ -10,7 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* Rank 1 leaves the others, and ends a while behind that. */
+/* Rank 1 leaves the others and exits a little later. */
 static int leave_and_end(void)
 {
     struct kg_ranks r;

@@ -1,4 +1,4 @@
-/* kedge show: what a line of a dump becomes in the terminal. */
+/* kedge show: how a line of a dump appears in the terminal. */
 #include "cli/show.h"
 
 #include "base/file.h"
@@ -98,7 +98,7 @@ static void tokens_become_pieces_with_their_numbers(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* The rows that a model has beyond its tokenizer's tokens may be sampled. */
+/* A model may have more rows than its tokenizer has tokens, and may sample their ids. */
 static void an_id_without_a_token_is_shown_by_its_number(void **state)
 {
     static const char sampled[] = "{\"tokens\":[13,17,4],\"source\":\"pmm\",\"logp\":["
@@ -154,7 +154,7 @@ static void text_is_shown_by_who_wrote_it(void **state)
     kg_shown_release(&s);
 }
 
-/* What a tool returned must not command the terminal. */
+/* Text from a tool must not control the terminal. */
 static void hostile_text_is_made_harmless(void **state)
 {
     struct kg_shown s = {0};
@@ -208,7 +208,7 @@ static void a_malformed_line_says_what_is_wrong(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* The second window draws token 6 given [3, ..). */
+/* The second window gives token 6 the context that begins at token 3. */
 static void a_line_is_a_trace_of_its_turns(void **state)
 {
     static const char line[] =
