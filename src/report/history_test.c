@@ -1,5 +1,5 @@
-/* What is kept of metrics.jsonl: every number of a short log, extremes, sums and gaps of
- * a long one, the same whether it is read at once or as it grows. */
+/* What is kept of metrics.jsonl: every number of a short log; extremes, sums and gaps of
+ * a long one; the same whether it is read at once or while it grows. */
 #include "report/history.h"
 
 #include "base/folder_testing.h"
@@ -94,7 +94,7 @@ static void what_is_no_finite_number_is_a_gap(void **state)
     assert_int_equal(series("rl", "kl/max")->n_points, 1);
 }
 
-/* Noise with one spike, and a metric that is there in every third line. */
+/* Noise with one spike, and a metric that only every third line has. */
 static void put_long(struct kg_str *log, int lines)
 {
     for (int i = 1; i <= lines; i++) {
@@ -207,7 +207,7 @@ static void a_line_that_cannot_be_read_is_counted_and_left_out(void **state)
     assert_int_equal(kg_history_read(&history, in_dir("absent"), &err), KG_ENOTFOUND);
 }
 
-/* A run over very many sources, a few of them in each line. */
+/* A run with very many data sources, a few of them in each line. */
 static void metrics_beyond_the_most_are_counted_and_left_out(void **state)
 {
     enum { LINES = 30, IN_A_LINE = 100, ALL = LINES * IN_A_LINE };

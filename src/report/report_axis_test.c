@@ -1,4 +1,4 @@
-/* Tests of the ticks of an axis. */
+/* Tests of axis ticks. */
 #include "report/report_plot.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void an_axis_has_ticks(void **state)
     ticks_are(false, 0, 1, "0 0.2 0.4 0.6 0.8 1.0");
     ticks_are(true, 1, 1000, "1 10 100 1000");
     ticks_are(true, 1.5, 25, "2 5 10 20");
-    ticks_are(true, 2.1, 4.9, "3 4"); /* no 1, 2 or 5 of a power is within */
+    ticks_are(true, 2.1, 4.9, "3 4"); /* no 1, 2 or 5 of a power is inside */
     ticks_are(true, 0.9, 1.1, "0.90 0.95 1.00 1.05 1.10");
 }
 

@@ -1,5 +1,5 @@
-/* TensorBoard's event files, read back by a reader of the tests' own: framing, checksums,
- * values, names in order, what a START makes void, and writes that fail. */
+/* TensorBoard's event files, read by the tests' own reader: framing, checksums, values,
+ * names in order, what a START discards, and writes that fail. */
 #include "report/tfevents.h"
 
 #include "base/clock.h"
@@ -92,7 +92,8 @@ static void a_step_with_every_metric_fits(void **state)
         assert_true(found.scalar[i].value == (float)i);
 }
 
-/* Within one second too, and behind a file of a clock that runs ahead. */
+/* Also if they begin within one second, and after files dated in the future by a wrong
+ * clock. */
 static void files_are_read_in_the_order_they_were_begun(void **state)
 {
     static const int64_t alive[] = {1, 2, 3, 4, 5, 6};
@@ -136,7 +137,7 @@ static void says_how_far_the_events_of_a_folder_go(void **state)
     assert_int_equal(last_step(), 0);
     write_file(0, 1, 300);
     assert_int_equal(last_step(), 300);
-    write_file(7, 1, 0); /* a start alone */
+    write_file(7, 1, 0); /* only a start */
     assert_int_equal(last_step(), 7);
     put("events.out.tfevents.9999999999.kedge.0000", "");
     assert_int_equal(last_step(), 0);
@@ -154,7 +155,7 @@ static void says_how_far_the_events_of_a_folder_go(void **state)
     kg_str_release(&file);
 }
 
-/* Whatever fails: a status, nothing leaked, and what was written before it reads. */
+/* Whatever fails: a status, no leak, and what was written before stays readable. */
 static void survives_what_fails(void **state)
 {
     int failed = 0;
