@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-/* What a check does, and what was done, to be sure of it. */
+/* What a check did, so that main can require that it did something. */
 struct through {
     int64_t forwards, backwards, exact;
     int64_t cancelled;    /* rows whose norm is under 1e-3 of their coefficients */
@@ -34,7 +34,7 @@ struct through {
     double worst_of_norm; /* of the backward */
 };
 
-/* fp32 copies of one call, all zero to begin with. */
+/* fp32 copies of one call's input, and zeroed results. */
 struct arrays {
     float *hidden, *anchor, *identity, *dhidden; /* (N,V), (V,V) */
     double *lse, *anchor_lse;                    /* (N) */
@@ -106,7 +106,7 @@ static kg_status report(int status, const struct kedge_err *e, struct kg_err *er
     return status == KEDGE_OK ? KG_OK : kg_fail(err, (kg_status)status, "%s", e->message);
 }
 
-/* The anchor's log-probs at the ids: its own head, forward alone. */
+/* The anchor's log-probs at the ids: a forward of the anchor's head alone. */
 static int anchor_at(const struct kg_golden_rows *r, const struct kedge_head *both,
                      struct kedge_err *e)
 {
@@ -139,7 +139,7 @@ static int statistics(struct kg_golden_rows *r, struct arrays *a, double *logp,
     return status == KEDGE_OK ? anchor_at(r, &h, e) : status;
 }
 
-/* found (n) against expected.   errors: ECONFLICT */
+/* Compares found (n) with expected.   errors: ECONFLICT */
 static kg_status judge(struct through *t, const char *what, const double *found,
                        const double *expected, int64_t n, struct kg_err *err)
 {
@@ -191,7 +191,7 @@ static kg_status forward(struct kg_golden_rows *rows, void *self, struct kg_err 
     return judge_rows(t, rows, err);
 }
 
-/* The forward once more, for what the backward needs of it. */
+/* Repeats the forward, because the backward needs its results, then runs the backward. */
 static int gradients(struct arrays *a, const struct kg_golden_rows *rows,
                      const struct kg_golden_coefs *c, struct kedge_err *e)
 {
@@ -228,7 +228,7 @@ static double norm(const double *x, int64_t n)
     return sqrt(sum);
 }
 
-/* What may cancel in row n. */
+/* Sum of the sizes of the coefficients that may cancel in row n. */
 static double size_of(const struct kg_golden_rows *r, const struct kg_golden_coefs *c,
                       int64_t n)
 {
@@ -258,7 +258,7 @@ static kg_status judge_row(struct through *t, double *gap, const double *expecte
                          off, length);
 }
 
-/* What the head was given, and its entropy and KL in double. */
+/* The inputs that the head got, and its entropy and KL in double. */
 static kg_status plain_rows(struct kg_golden_rows *plain, const struct arrays *a,
                             double *logits, double *anchor, struct kg_err *err)
 {

@@ -1,5 +1,6 @@
-/* libkedge through its header alone: every call agrees with the plain formula, numbers go
- * in and out where the header says, and what is wrong is refused by name. */
+/* libkedge through its public header alone: every call agrees with the plain formula,
+ * numbers are read and written where the header says, and wrong input is refused by
+ * name. */
 #include "kedge.h"
 
 #include "base/fpmode.h"
@@ -63,7 +64,7 @@ static void a_preset_is_its_values_and_keys_read_back(void **state)
     assert_true(strcmp(about.table, "method") == 0 || strcmp(about.table, "recipe") == 0);
 }
 
-/* Two of them want a length of the user. */
+/* Two of the presets need algo.length_norm from the user. */
 static void every_preset_can_be_computed(void **state)
 {
     struct kedge_about about = {.size = sizeof about};
@@ -134,8 +135,8 @@ static void unknown_names_and_what_cannot_be_computed_are_refused(void **state)
     kedge_algo_free(algo);
 }
 
-/* Without a recomputed pass the weight of TIS is 1. An older caller's struct ends before
- * the field. */
+/* Without recomputed log-probs the weight of TIS is always 1. The struct of an older
+ * caller ends before the field that tells. */
 static void tis_needs_recomputed_log_probs(void **state)
 {
     struct kedge_setting setting = {.size = sizeof setting, .provides = ~0u};
@@ -172,7 +173,7 @@ static void needs_say_how_many_ids_a_row_has(void **state)
 
 /* ---- versions ---- */
 
-/* A header of tomorrow: one field more. */
+/* A caller's header may be newer than the library: its struct has one field more. */
 static void structs_of_another_version_work_or_are_refused(void **state)
 {
     struct {
@@ -199,7 +200,8 @@ static void structs_of_another_version_work_or_are_refused(void **state)
 
 /* ---- advantages and weights ---- */
 
-/* Each reward over the deviation of its group; the sum would make others of them. */
+/* gdpo divides each reward by its own deviation in the group, which differs from dividing
+ * the sum. */
 static void several_rewards_are_taken_one_by_one(void **state)
 {
     double reward[4], seq[4], token[4], sum[4], squares = 0;
@@ -224,8 +226,9 @@ static void several_rewards_are_taken_one_by_one(void **state)
     refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL, "several rewards");
     scores.part = part, scores.part_weight = weight, scores.n_parts = 2;
     must(kedge_advantages(&out, algo, &scores, &err));
-    /* parts (1,0,1,0) and (0,3,3,3): centred +-1/2, and -9/4, 3/4; deviations with n - 1
-     * are 1/sqrt(3) and 3/2. Their sum is divided by its own deviation. */
+    /* Parts (1,0,1,0) and (0,3,3,3): centred they are +-1/2, and -9/4 and 3/4; their
+     * deviations (n - 1) are 1/sqrt(3) and 3/2. The weighted sum is divided by its own
+     * deviation. */
     for (int i = 0; i < 4; i++) {
         sum[i] = (part[2 * i] - 0.5) * sqrt(3) + 0.5 * (part[2 * i + 1] - 2.25) / 1.5;
         squares += sum[i] * sum[i];
@@ -246,8 +249,8 @@ static void several_rewards_are_taken_one_by_one(void **state)
     kedge_algo_free(algo);
 }
 
-/* 1, 0, 0 and one that no grader judged, whatever stands there; a user's struct from
- * before `drop` ends before it. */
+/* Rewards 1, 0, 0 and one without a verdict, whose number must not matter. The struct of
+ * an older caller ends before `drop`. */
 static void an_answer_without_a_verdict_is_left_out(void **state)
 {
     double reward[4] = {1, 0, 0, NAN}, seq[4];
@@ -300,7 +303,8 @@ static void advantages_are_group_relative(void **state)
     kedge_algo_free(algo);
 }
 
-/* delta_t + gamma lambda A_{t+1} of one answer of three tokens, reward at the last. */
+/* A_t = delta_t + gamma lambda A_{t+1} for one completion of three tokens with its reward
+ * at the last. */
 static void gae_is_there_for_who_has_a_critic(void **state)
 {
     double reward = 1, value[3] = {0.2, 0.4, 0.1}, token[3], returns[3], plain[3];
@@ -412,7 +416,7 @@ static struct kedge_head_rows rows_into(struct stats *s)
     return rows;
 }
 
-/* logp (V) out of one row */
+/* logp (V) of one row by plain softmax */
 static void plain_softmax(double *lp, const float *hidden, const float *weight, double t)
 {
     double sum = 0;
@@ -465,8 +469,8 @@ static void the_head_agrees_with_a_plain_softmax(void **state)
     }
 }
 
-/* A loss of everything that a row has: f = sum_n c.rows[n]; central differences in fp32
- * of the forward against the backward. */
+/* A loss of every result of a row, f = sum_n c.rows[n]: its central differences in fp32
+ * must equal the backward. */
 static double everything(const struct world *w, struct stats *s)
 {
     struct kedge_head_rows rows = rows_into(s);
@@ -524,8 +528,8 @@ static void the_backward_is_the_derivative_of_the_forward(void **state)
     refuses(kedge_head_backward(&g, &w.head, &err), KEDGE_EINVAL, "forward");
 }
 
-/* A program linked with -ffast-math, whose threads were started in its mode; and one that
- * cuts instead of rounding. */
+/* A program linked with -ffast-math starts its threads with denormals flushed; another
+ * one may truncate instead of rounding. */
 static void the_mode_of_the_caller_changes_no_bit(void **state)
 {
     static const unsigned modes[] = {KG_FP_FLUSH, KG_FP_CUT | KG_FP_FLUSH};
@@ -595,7 +599,7 @@ static void threads_change_no_bit(void **state)
     assert_memory_equal(&one, &two, sizeof one);
 }
 
-/* A caller of its own; a status that is not OK is left behind. */
+/* A thread with its own data; it stops at the first status that is not OK. */
 struct caller {
     struct world world;
     struct stats stats;
@@ -669,7 +673,8 @@ static struct kedge_algo *grpo_with_entropy(void)
     return algo;
 }
 
-/* mean_i mean_t [ -min(r A, clip(r) A) + beta k3 ] - c mean H, nothing clipped here */
+/* mean_i mean_t [ -min(r A, clip(r) A) + beta k3 ] - c mean H; no ratio is clipped
+ * here */
 static void grpo_is_the_formula_of_the_paper(void **state)
 {
     struct kedge_algo *algo = grpo_with_entropy();
@@ -706,7 +711,8 @@ static double metric(const struct kedge_metrics *m, const struct kedge_algo *alg
     return 0;
 }
 
-/* Weights of the whole batch, then each sequence alone: same sums, same metrics. */
+/* With weights of the whole batch, sequences that are passed one by one add up to the
+ * same sums and metrics. */
 static void micro_batches_add_up(void **state)
 {
     struct kedge_algo *algo = grpo_with_entropy();
@@ -899,7 +905,7 @@ static void an_allocation_that_fails_is_a_status_and_no_leak(void **state)
     int failures = 0, status;
 
     (void)state;
-    must(everything_once()); /* tables that live as long as the process */
+    must(everything_once()); /* allocates tables that live as long as the process */
     for (uint64_t n = 1;; n++) {
         uint64_t before = kg_mem_current_bytes();
 
