@@ -1,5 +1,6 @@
-/* What a server of Tinker's API keeps: a folder, checkpoints that go on as they were and
- * have no damage, and the meaning of requests, of which none is changed in silence.
+/* What a server of Tinker's API keeps: exclusive use of its folder; checkpoints that
+ * resume exactly and are checked for damage; and the meaning of a request, which is
+ * refused rather than reinterpreted.
  */
 #define DIR "build/test-tinker-keep"
 #include "tinker/tinker_client_testing.h"
@@ -15,7 +16,7 @@ static void put_setting(struct kg_str *s, const char *key, const char *value)
     put_inside(s, 7, &entry);
 }
 
-/* A loss with an anchor of this kind, period and eta.   *out: its result */
+/* Computes a loss with an anchor of this kind, period and eta.   *out: its result */
 static void learn_anchored(struct kg_str *out, int64_t seq, const char *const rule[3])
 {
     static const char *const keys[] = {"anchor.kind", "anchor.period", "anchor.eta"};
@@ -46,7 +47,7 @@ static void learn_anchored(struct kg_str *out, int64_t seq, const char *const ru
     kg_str_release(&s);
 }
 
-/* The model goes on as another, from its checkpoint. */
+/* Opens another model from the checkpoint, and uses it from now on. */
 static void resume(const char *name)
 {
     char body[512], id[32];
@@ -59,7 +60,8 @@ static void resume(const char *name)
     snprintf(model_id, sizeof model_id, "%s:train:9", session);
 }
 
-/* The child says by its exit status whether it was refused in these words. */
+/* The exit status of the child says whether the second server was refused with these
+ * words. */
 static void a_folder_has_one_server(void **state)
 {
     const struct kg_serve_opts opts = {.model = model, .tok = tok, .name = "digits"};
@@ -84,7 +86,8 @@ static void a_folder_has_one_server(void **state)
     close_server();
 }
 
-/* Equal bytes, and a sequence number that another endpoint's request had. */
+/* A request with the same bytes and sequence number at another endpoint is another
+ * request, and conflicts with the first. */
 static void a_request_to_another_endpoint_is_another(void **state)
 {
     static const char *const paths[] = {"save_weights", "save_weights_for_sampler",
@@ -107,7 +110,8 @@ static void a_request_to_another_endpoint_is_another(void **state)
     close_server();
 }
 
-/* A model, without it, and again: nothing of the first is taken for the second's. */
+/* A model is unloaded and created again with the same number: no result of the first
+ * counts for the second. */
 static void a_model_that_was_unloaded_begins_anew(void **state)
 {
     char body[256], id[32], before[3][32] = {"", "", ""};
@@ -124,16 +128,17 @@ static void a_model_that_was_unloaded_begins_anew(void **state)
         snprintf(body, sizeof body, "{\"model_id\": \"%s\"}", model_id);
         future(id, "unload_model", body);
         done(id, "unload_model");
-        future(id, "unload_model", body); /* the answer was lost */
+        future(id, "unload_model", body); /* as if its reply had been lost */
         done(id, "unload_model");
-        done(before[i], "grad_norm:mean"); /* results stay */
+        done(before[i], "grad_norm:mean"); /* results are kept */
         step(id, 2, "\"learning_rate\": 0.01");
         done(id, "no model");
     }
     close_server();
 }
 
-/* A field of another type has no default in its place.   in %s: a session, or a model */
+/* A field of a wrong type is refused, not replaced by its default. %s: a session, or a
+ * model */
 static void fields_of_another_type_are_refused(void **state)
 {
 #define CREATE(x)                                                                        \
@@ -205,7 +210,8 @@ static void fields_of_another_type_are_refused(void **state)
     close_server();
 }
 
-/* Keys of a recipe whose work is the loop's have no effect here. */
+/* Keys that the client's training loop implements have no effect here, so they are
+ * refused. */
 static void keys_of_a_loop_are_refused(void **state)
 {
     static const char *const keys[][2] = {
@@ -267,7 +273,8 @@ static void what_is_too_long_is_said(void **state)
     close_server();
 }
 
-/* Updates by a loss that names no anchor move it as the last one that did said. */
+/* A loss without anchor keys moves the anchor by the rule of the last loss that had them;
+ * so it must after a checkpoint. */
 static void an_anchor_moves_after_a_checkpoint_as_before(void **state)
 {
     static const struct {
@@ -303,7 +310,7 @@ static void an_anchor_moves_after_a_checkpoint_as_before(void **state)
     }
 }
 
-/* Damage in any file of weights to sample from is found before they are. */
+/* Damage anywhere in saved weights is found before they are used for sampling. */
 static void damaged_weights_are_not_sampled(void **state)
 {
     static const char body[] =

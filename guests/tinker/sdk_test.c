@@ -1,6 +1,6 @@
-/* What tinker's SDK 0.38.0 said to this server, said again: every answer is the recorded
- * one, byte for byte, but for session ids and times. tests/data/tinker/sdk.jsonl was made
- * by record.py beside this file, which checks losses against their published formulas. */
+/* Repeats the requests that tinker's SDK 0.38.0 sent to this server: every reply equals
+ * the recorded one byte for byte, except for session ids and times. record.py, which made
+ * tests/data/tinker/sdk.jsonl, checks the losses against their published formulas. */
 #include "tinker/tinker_testing.h"
 
 #include "data/jsonl.h"
@@ -10,7 +10,7 @@ enum { ID = 16, SESSIONS = 8 };
 static char recorded[SESSIONS][ID + 1], ours[SESSIONS][ID + 1];
 static int n_sessions;
 
-/* Text as it is, or bytes in base64. */
+/* A text as it is, or decoded from base64. */
 static void bytes_of(struct kg_str *out, const struct kg_json *v)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -46,7 +46,7 @@ static void rename_sessions(struct kg_str *s, char from[][ID + 1], char to[][ID 
                 memcpy(s->data + at, to[i], ID);
 }
 
-/* The record has the model's folder as the server was given it. */
+/* Makes the model's folder relative again, as it was when the replies were recorded. */
 static void forget_folder(struct kg_str *s)
 {
     char here[4096];
@@ -59,7 +59,7 @@ static void forget_folder(struct kg_str *s)
     memmove(at, at + strlen(here), s->len - (size_t)(at - s->data) + 1);
 }
 
-/* "2026-11-29T16:00:00Z" */
+/* Overwrites times such as "2026-11-29T16:00:00Z". */
 static void forget_times(struct kg_str *s)
 {
     for (size_t at = 0; at + 20 <= s->len; at++)

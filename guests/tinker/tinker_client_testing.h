@@ -1,4 +1,4 @@
-/* Shared by the tests of Tinker's API that use no SDK: batches, a session and a model.
+/* Shared by the tests of Tinker's API without its SDK: batches, a session and a model.
  * DIR is the test's folder.
  *
  * Included by *_test.c only. Failing helpers fail the test.
@@ -8,7 +8,7 @@
 
 #include "tinker/tinker_testing.h"
 
-/* ---- a ForwardBackwardRequest, written by hand ---- */
+/* ---- a ForwardBackwardRequest, encoded by hand ---- */
 
 TEST_UNUSED static void put_varint(struct kg_str *s, uint64_t x)
 {
@@ -93,7 +93,7 @@ TEST_UNUSED static void open_session(void)
     kg_str_release(&a.body);
 }
 
-/* The future that a POST gives. */
+/* Posts a request; id gets its future. */
 TEST_UNUSED static void future(char id[32], const char *path, const char *body)
 {
     struct answer a = {0};
@@ -113,7 +113,7 @@ TEST_UNUSED static bool has(const struct kg_str *s, const char *part)
     return false;
 }
 
-/* The future's result has this part. */
+/* Waits for the future; its result must contain `part`. */
 TEST_UNUSED static void done(const char *id, const char *part)
 {
     struct answer a = {0};
@@ -181,7 +181,7 @@ TEST_UNUSED static void learn_once(int64_t seq)
     kg_str_release(&s);
 }
 
-/* The file of the model's state, saved under a name. */
+/* Saves the model's state under a name; file gets the path of its weights. */
 TEST_UNUSED static void save(char file[256], int64_t seq, const char *name)
 {
     char body[256], id[32];

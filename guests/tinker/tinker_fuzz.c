@@ -1,5 +1,5 @@
 /* Fuzz target: any body of a forward_backward is refused, or its arrays have the sizes
- * and ids that learning relies on, and a response can be written for it. */
+ * and ids that training relies on, and a response can be written for it. */
 #include "tinker/wire.h"
 
 #include "base/mem.h"

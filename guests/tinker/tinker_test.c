@@ -1,5 +1,6 @@
 /* Order, idempotence and refusals of Tinker's API, without its SDK; and a training run
- * that a client repeats by forward_backward and optim_step, whose weights are the run's.
+ * that a client repeats with forward_backward and optim_step, which ends with the same
+ * weights.
  */
 #define DIR "build/test-tinker"
 #include "tinker/tinker_client_testing.h"
@@ -12,7 +13,8 @@
 
 /* ---- order and idempotence ---- */
 
-/* Request 3 comes first, then 2, then 1: each waits for the one before. */
+/* Requests 3, 2 and 1 arrive in this order; each waits until the one before it is
+ * done. */
 static void requests_run_by_their_sequence_numbers(void **state)
 {
     char late[32], middle[32], first[32];
@@ -68,7 +70,7 @@ static int count_waiting(void)
     return n;
 }
 
-/* Clients that wait for one future all get it, and none is sent away before. */
+/* Several clients may wait for one future; all of them get its result. */
 static void all_who_wait_for_a_future_get_it(void **state)
 {
     enum { MOST = 12 };
@@ -93,7 +95,8 @@ static void all_who_wait_for_a_future_get_it(void **state)
     close_server();
 }
 
-/* Those that waited too long ask again; the others stay. */
+/* kg_tinker_expire ends only waits that are over; those clients get 408 and may ask
+ * again. */
 static void a_wait_that_is_over_is_told_to_each(void **state)
 {
     struct answer a = {0};
@@ -132,7 +135,7 @@ static void pack(struct kg_str *out, const void *bytes, size_t n)
 
 #define ZSTD "Content-Encoding: zstd\r\n"
 
-/* A body that is compressed is the body that it was, on every path and for futures. */
+/* A compressed body means the same request on every path, and gets the same future. */
 static void a_compressed_body_is_the_same_request(void **state)
 {
     static const struct {
@@ -218,7 +221,7 @@ static void a_body_that_cannot_be_unpacked_is_refused(void **state)
     close_server();
 }
 
-/* A client in any folder finds the tokenizer. */
+/* The path is absolute, so that a client in any folder finds the tokenizer. */
 static void the_tokenizers_folder_is_absolute(void **state)
 {
     struct answer a = {0};
@@ -235,12 +238,12 @@ static void the_tokenizers_folder_is_absolute(void **state)
     close_server();
 }
 
-/* ---- what is lost ---- */
+/* ---- lost requests ---- */
 
-/* The last of the clock: whoever waits has waited too long. */
+/* Sets the clock to the end of time, so that every wait is over. */
 static void expire(void) { kg_tinker_expire(server, HUGE_VAL); }
 
-/* Request 1 is lost: what waits for it fails, and the next one runs. */
+/* Request 1 never arrives: the requests that wait for it fail, and later ones run. */
 static void a_request_that_never_comes_holds_up_no_other(void **state)
 {
     char id[5][32];
@@ -253,7 +256,7 @@ static void a_request_that_never_comes_holds_up_no_other(void **state)
     done(id[1], "request 1, which precedes this one, was never");
     step(id[2], 5, "\"learning_rate\": 0.01");
     step(id[3], 4, "\"learning_rate\": 0.01");
-    expire(); /* late, but nothing is missing */
+    expire(); /* they arrived out of order, but none is missing */
     done(id[2], "grad_norm:mean");
     done(id[3], "grad_norm:mean");
     step(id[4], 1, "\"learning_rate\": 0.01");
@@ -261,7 +264,7 @@ static void a_request_that_never_comes_holds_up_no_other(void **state)
     close_server();
 }
 
-/* Results beyond the limit give way, the oldest first. */
+/* Beyond the limit the oldest results are dropped. */
 static void results_are_kept_within_their_limit(void **state)
 {
     struct answer a = {0};
@@ -340,7 +343,7 @@ static void what_is_wrong_is_refused_by_name(void **state)
     close_server();
 }
 
-/* A job that cannot run fails as a future, and those after it run. */
+/* A job that fails reports the error in its future, and later jobs run. */
 static void failures_of_jobs_are_told_and_the_next_runs(void **state)
 {
     static const char *const params[] = {
@@ -429,7 +432,7 @@ static void a_batch_is_checked_before_anything_is_computed(void **state)
     }
 }
 
-/* Cut anywhere, it is refused or shorter. */
+/* Truncated anywhere, a batch is refused or has fewer data. */
 static void a_batch_that_is_cut_off_is_no_other_batch(void **state)
 {
     struct kg_str s = {0};
@@ -452,7 +455,7 @@ static void a_batch_that_is_cut_off_is_no_other_batch(void **state)
 
 /* ---- a loss and its settings ---- */
 
-/* Defaults of Tinker's losses, and what a request says instead; or why it is refused. */
+/* A loss has Tinker's defaults; a request may override them or is refused. */
 static void settings_of_a_loss_are_those_of_the_request(void **state)
 {
     static const struct {
@@ -501,11 +504,12 @@ static void settings_of_a_loss_are_those_of_the_request(void **state)
     }
 }
 
-/* Values are numbers of 64 bits or texts, and tokens are bytes; the tag says so. */
+/* A setting is a 64-bit number or a text, and tokens are bytes; other wire types are
+ * refused. */
 static void a_value_of_another_wire_type_is_refused(void **state)
 {
     static const struct {
-        const char *value; /* the map entry's field 2, as bytes */
+        const char *value; /* field 2 of the map entry, encoded */
         size_t n;
         const char *part;
     } cases[] = {
@@ -517,7 +521,7 @@ static void a_value_of_another_wire_type_is_refused(void **state)
         {"\x12\x03\x12\x01x", 5, "at least one datum"},
     };
     static const char datum[] =
-        "\x1a\x06\x0a\x04\x0a\x02\x08\x07"; /* a token as varint */
+        "\x1a\x06\x0a\x04\x0a\x02\x08\x07"; /* a token as a varint */
     struct kg_tinker_batch b;
     struct kg_err why;
     (void)state;
@@ -537,9 +541,9 @@ static void a_value_of_another_wire_type_is_refused(void **state)
     kg_tinker_batch_release(&b);
 }
 
-/* ---- a run again ---- */
+/* ---- repeating a run ---- */
 
-/* A line of a dump as a datum.   *any: it has an advantage */
+/* Writes a line of a dump as a datum.   *any: set if it has an advantage */
 static void put_line(struct kg_str *s, const struct kg_json *line, bool *any)
 {
     enum { MOST = 64 };
@@ -582,7 +586,7 @@ static int64_t repeat(const char *dump, int64_t seq)
         put_line(&s, doc.root, &any);
         kg_json_release(&doc);
     }
-    if (any) { /* a run makes no update where nothing has an advantage */
+    if (any) { /* a run makes no update if no sequence has an advantage */
         learn(id, &s);
         step(moved, seq + 1,
              "\"learning_rate\": 1e-3, \"beta1\": 0.9, \"beta2\": 0.999, \"eps\": 1e-8, "
@@ -611,7 +615,8 @@ static void repeats(const char *const *more, int rank, const char *file)
                                        "algo.aggregate=token-sum",
                                        "optim.lr=1e-3",
                                        NULL};
-    /* 8 characters with the end: rewards are eighths, so advantages are exact in fp32 */
+    /* completions of 8 tokens with the end: rewards are eighths, so advantages are exact
+     * in fp32 */
     static const char data[] = "{\"prompt\": \"8,3:9,4\", \"completion\": \"7,2,6,1\"}\n"
                                "{\"prompt\": \"1,1:9,4\", \"completion\": \"2,3,5,8\"}\n"
                                "{\"prompt\": \"2,2:9,4\", \"completion\": \"4,6,1,7\"}\n"
@@ -670,7 +675,7 @@ static void save_sampler(int64_t seq, const char *name, const char *part)
     done(id, part);
 }
 
-/* A sampling session for weights of the model: the answer to its creation. */
+/* Creates a sampling session for the model's weights; a gets the reply. */
 static void open_sampler(struct answer *a, int seq, const char *name)
 {
     char body[512];
@@ -681,7 +686,7 @@ static void open_sampler(struct answer *a, int seq, const char *name)
     post(a, "create_sampling_session", body);
 }
 
-/* The same draw from a sampling session: its tokens and their log-probs. */
+/* Samples with a fixed prompt and seed; a gets the tokens and their log-probs. */
 static void sample(struct answer *a, int sampler, int64_t seq)
 {
     char body[512], id[32];
@@ -721,7 +726,7 @@ static void weights_saved_over_others_are_those_that_are_sampled(void **state)
     close_server();
 }
 
-/* A failure of the server: the same request may be tried again. */
+/* After an error of the server, the same request may be sent again and is computed. */
 static void a_sample_that_the_server_failed_at_is_tried_again(void **state)
 {
     struct answer a = {0};
@@ -762,7 +767,7 @@ static void names_of_the_server_are_refused(void **state)
     close_server();
 }
 
-/* The facts of a checkpoint, as another server would have written them. */
+/* Writes the facts of a checkpoint as another server would have. */
 static void write_facts(const char *name, const char *base, const char *when)
 {
     char file[256], text[256];
@@ -806,7 +811,8 @@ static void weights_of_another_base_are_refused(void **state)
     close_server();
 }
 
-/* Folders that are no checkpoints do not count, and the last is that of the last time. */
+/* Folders without facts or with hidden names do not count. Of the rest, the newest is the
+ * last; of equal times, the name decides. */
 static void the_last_checkpoint_is_that_of_the_last_time(void **state)
 {
     struct answer a = {0};
@@ -831,7 +837,8 @@ static void the_last_checkpoint_is_that_of_the_last_time(void **state)
     close_server();
 }
 
-/* Two updates, or one, a checkpoint and one: the weights and moments are the same. */
+/* Two updates give the same weights and moments as one update, a checkpoint and another
+ * update. */
 static void a_model_goes_on_from_its_checkpoint_with_the_same_bits(void **state)
 {
     char body[512], first[256], direct[256], resumed[256], id[32];

@@ -53,7 +53,7 @@ TEST_UNUSED static void start(const char *dir, const char *key)
     NEED(kg_tinker_open(&server, &opts, dir, err));
 }
 
-/* A header line of all requests that name none, which has a user's key. */
+/* Header line with a user's key, for all requests without their own header. */
 static const char *whose = "";
 
 struct answer {
@@ -61,7 +61,7 @@ struct answer {
     struct kg_str body;
 };
 
-/* Sends a request.   header: a line, or ""; returns the connection */
+/* Sends a request; header: a line, or "".   returns the connection */
 TEST_UNUSED static int send_with(const char *header, const char *method, const char *path,
                                  const void *body, size_t n)
 {
@@ -86,7 +86,7 @@ TEST_UNUSED static int send_with(const char *header, const char *method, const c
     return fd;
 }
 
-/* Reads until the server closes. */
+/* Reads the reply until the server closes. */
 TEST_UNUSED static void hear(struct answer *a, int fd)
 {
     struct kg_str got = {0};
@@ -115,7 +115,7 @@ TEST_UNUSED static void ask(struct answer *a, const char *method, const char *pa
     ask_with(a, whose, method, path, body, n);
 }
 
-/* A POST below /api/v1/. */
+/* Sends a POST below /api/v1/. */
 TEST_UNUSED static void post(struct answer *a, const char *path, const char *body)
 {
     char whole[128];
@@ -123,7 +123,7 @@ TEST_UNUSED static void post(struct answer *a, const char *path, const char *bod
     ask(a, "POST", whole, body, strlen(body));
 }
 
-/* The value of a text in a JSON object. */
+/* The value of a string member of a JSON object. */
 TEST_UNUSED static void text_of(char *to, size_t n, const struct answer *a,
                                 const char *key)
 {
@@ -137,7 +137,7 @@ TEST_UNUSED static void text_of(char *to, size_t n, const struct answer *a,
     snprintf(to, n, "%.*s", (int)strcspn(at + strlen(quoted), "\""), at + strlen(quoted));
 }
 
-/* The result of a future. */
+/* Waits for the result of a future. */
 TEST_UNUSED static void retrieve(struct answer *a, const char *id)
 {
     char body[64];

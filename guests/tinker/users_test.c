@@ -1,4 +1,5 @@
-/* Two users of one server: each sees his own, takes his turn, and has his share. */
+/* Two users of one server: each sees only their own objects, runs in turn with the
+ * others, and has a share of every limit. */
 #define DIR "build/test-tinker-users"
 #include "tinker/tinker_client_testing.h"
 
@@ -29,7 +30,8 @@ static void stop_users(void)
     close_server();
 }
 
-/* Ann has a session, a model that has learned, a checkpoint, and weights to sample. */
+/* Gives ann a session, a model with one update, a checkpoint, and weights to sample
+ * from. */
 static void begin_ann(void)
 {
     char body[512], file[256], id[32];
@@ -52,12 +54,12 @@ static void begin_ann(void)
     kg_str_release(&a.body);
 }
 
-/* ---- what is another's is unknown ---- */
+/* ---- another user's objects appear not to exist ---- */
 
-/* In a request, a session of whoever asks. */
+/* Stands for a session of the user who sends the request. */
 #define OWN "ownownownownown!"
 
-/* "SESSION" in a text becomes a session. */
+/* Replaces each "SESSION" in a text by a session id. */
 static void fill(struct kg_str *to, const char *text, const char *id)
 {
     static const char word[] = "SESSION";
@@ -69,7 +71,8 @@ static void fill(struct kg_str *to, const char *text, const char *id)
     NEED(kg_str_puts(to, text, err));
 }
 
-/* The answer to a request with a session's id, or its future's; the id as SESSION. */
+/* Sends a request with a session's id; a gets the reply, or the result of its future,
+ * with that id as "SESSION". */
 static void answer_of(struct answer *a, const char *method, const char *path,
                       const char *body, const char *id)
 {
@@ -157,7 +160,8 @@ static void learns(struct answer *a, const char *id)
     kg_str_release(&s);
 }
 
-/* With the id of another and with one that never was: the same answers. */
+/* Each request with ann's id gets bob the same answer as with an id that never
+ * existed. */
 static void the_id_of_another_is_an_unknown_one(void **state)
 {
     static const char unknown[] = "0123456789abcdef";
@@ -186,7 +190,7 @@ static void the_id_of_another_is_an_unknown_one(void **state)
     assert_int_equal(a.body.len, b.body.len);
     post(&a, "retrieve_future", "{\"request_id\": \"1000\"}");
     assert_int_equal(a.status, 410);
-    whose = ann; /* nothing of hers was touched */
+    whose = ann; /* nothing of ann's was changed */
     memcpy(session, hers, sizeof hers);
     memcpy(model_id, model_of_hers, sizeof hers);
     learn_once(5);
@@ -196,7 +200,7 @@ static void the_id_of_another_is_an_unknown_one(void **state)
     stop_users();
 }
 
-/* Numbers of futures are counted for each user. */
+/* Futures are numbered for each user. */
 static void a_future_is_its_users(void **state)
 {
     struct answer a = {0};
@@ -247,7 +251,7 @@ static void lists_have_ones_own(void **state)
 
 /* ---- paths ---- */
 
-/* The folder has these entries and no others. */
+/* The folder has exactly these entries. */
 static void has_only(const char *dir, const char *const *want, size_t n_want)
 {
     char **names;
@@ -293,7 +297,7 @@ static void no_path_leads_to_another_user(void **state)
                      model_id, (long long)seq, names[i]);
             post(&a, k ? "save_weights" : "save_weights_for_sampler", body);
             if (a.status != 200)
-                continue; /* no JSON text */
+                continue; /* not valid JSON */
             text_of(id, sizeof id, &a, "request_id");
             done(id, "path: expected a name of letters");
             seq++;
@@ -322,7 +326,7 @@ static void no_path_leads_to_another_user(void **state)
     stop_users();
 }
 
-/* A draw from a user's weights `path`, by a sampling session of a number. */
+/* Samples from a user's weights `path`, in sampling session `number`. */
 static void draw(struct answer *a, const char *path, int number)
 {
     char body[512], id[32];
@@ -343,7 +347,8 @@ static void draw(struct answer *a, const char *path, int number)
     assert_false(has(&a->body, "error"));
 }
 
-/* The owner of the machine gave bob a copy of ann's model, who then saved over hers. */
+/* An administrator copied ann's model to bob, then ann overwrote her weights: the same
+ * path must give each user their own. */
 static void one_path_of_two_users_has_the_weights_of_each(void **state)
 {
     struct answer old = {0}, hers = {0}, his = {0};
@@ -405,7 +410,7 @@ static void a_user_has_at_most_so_many_models(void **state)
     stop_users();
 }
 
-/* Requests of ann that wait for one before fill her part of the queue, not bob's. */
+/* Ann's requests that wait for a missing one fill her share of the queue, not bob's. */
 static void a_full_queue_is_that_of_its_user(void **state)
 {
     char body[256], id[32];
@@ -429,7 +434,7 @@ static void a_full_queue_is_that_of_its_user(void **state)
 
 /* ---- turns ---- */
 
-/* A queue without a worker: jobs that need no order. */
+/* A queue without a worker, for jobs of any order. */
 static struct kg_tinker queue;
 static struct kg_tinker_user who[3];
 
@@ -458,7 +463,8 @@ static void add_jobs(int user, int n)
     }
 }
 
-/* Who has the next turns, each of which takes its user's seconds: "AAB". */
+/* Runs the next n jobs, which take their user's seconds; text names the users, as in
+ * "AAB". */
 static void turns(char *text, size_t n, const double seconds[3])
 {
     for (size_t i = 0; i < n; i++) {
@@ -480,14 +486,14 @@ static void users_take_turns_by_the_seconds_that_they_compute(void **state)
     add_jobs(0, 500);
     add_jobs(1, 4);
     turns(text, 9, (double[]){1, 1, 1});
-    assert_string_equal(text, "ABABABABA"); /* behind 500 of another */
+    assert_string_equal(text, "ABABABABA"); /* although A had 500 jobs before */
     add_jobs(1, 20);
-    turns(text, 8, (double[]){1, 3, 1}); /* one of B's costs three of A's */
+    turns(text, 8, (double[]){1, 3, 1}); /* one job of B costs as much as three of A */
     assert_string_equal(text, "BAABAAAB");
     kg_tinker_forget(&queue);
 }
 
-/* Who comes late has no claim on the past, and no debt of others'. */
+/* A user who comes late gets no credit for the time before, and no debt. */
 static void who_comes_late_begins_with_the_present(void **state)
 {
     char text[32];
@@ -515,7 +521,8 @@ static int64_t open_of(int user)
     return n;
 }
 
-/* Bob's update does not wait for all that ann samples, nor his sample behind hers. */
+/* Bob's update does not wait for all of ann's samples, and his sample is not behind
+ * hers. */
 static void nobody_waits_for_all_that_another_samples(void **state)
 {
     char body[512], id[32];
@@ -568,7 +575,7 @@ static void nobody_waits_for_all_that_another_samples(void **state)
     stop_users();
 }
 
-/* Wherever memory ends at the start, nothing is left, and the folder is free. */
+/* Whichever allocation fails at the start: nothing leaks, and the folder stays free. */
 static void a_server_without_memory_does_not_start(void **state)
 {
     const struct kg_serve_opts opts = {
