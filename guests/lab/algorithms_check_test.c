@@ -1,5 +1,5 @@
-/* `kedge algorithms check`: its numbers are those of a program of its own
- * (tests/data/exact), what theory says of a row holds, and every row is there. */
+/* `kedge algorithms check`: its numbers equal those of an independent program
+ * (tests/data/exact), what theory says about a row holds, and every row is printed. */
 #include "lab/algorithms.h"
 
 #include "base/file.h"
@@ -24,7 +24,7 @@ static void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* Lines of JSON. */
+/* The parsed lines of JSON output. */
 struct rows {
     struct kg_json_doc doc[MOST_LINES];
     int n;
@@ -48,7 +48,7 @@ static void release(struct rows *r)
         kg_json_release(&r->doc[i]);
 }
 
-/* Runs the command on words apart by blanks. */
+/* Runs the command with arguments separated by spaces. */
 static kg_status run(struct kg_str *out, const char *words, bool json)
 {
     char text[256], *args[MOST_WORDS];
@@ -76,7 +76,7 @@ static const char *text_of(const struct kg_json *row, const char *key)
     return text ? text : "";
 }
 
-/* "loss.bias": of an object inside; NAN: null or absent. */
+/* path: a key, or "loss.bias" for a key of an object inside; NAN: null or absent. */
 static double number(const struct kg_json *row, const char *path)
 {
     size_t n = strcspn(path, ".");
@@ -155,10 +155,10 @@ static void what_theory_says_holds(void **state)
         {"exact-reverse exact-forward", "loss.bias", 0},
         {"exact-reverse exact-forward", "loss.noise", 0},
         {"exact-reverse exact-forward", "stale_unweighted.bias", 0},
-        /* a constant of the context leaves nothing at its own token */
+        /* a term that depends only on the context has no gradient at its own token */
         {"exact-reverse exact-forward", "advantage.length", 0},
-        /* the mean score is 0, so as a loss K1 has no gradient, and as an advantage its
-         * own */
+        /* the mean score is 0: as a loss K1 has no gradient (bias 1), and as an advantage
+         * it is unbiased */
         {"k1", "loss.length", 0},
         {"k1", "loss.bias", 1},
         {"k1 k4", "advantage.bias", 0},
@@ -166,12 +166,12 @@ static void what_theory_says_holds(void **state)
         {"k2 k4 k3++ k5", "stale.bias", 0},
         {"k1 k3 k3++ k4 k5", "value_bias", 0},
         {"reward-fkl", "advantage.bias", 0},
-        /* a head of all ids has no tail */
+        /* a head of all ids leaves no tail */
         {"topk-reverse topk-forward kl.top_k=10", "loss.bias", 0},
         {"topk-reverse topk-forward kl.top_k=10", "loss.noise", 0},
         {"truncated-reverse truncated-forward kl.top_k=10", "loss.bias", 0},
         {"generalised-reverse kl.top_k=10", "value_bias", 0},
-        /* a head of none is K4, or K5 */
+        /* an empty head leaves K4 or K5 */
         {"topk-reverse topk-forward kl.top_k=0", "loss.bias", 0},
         {"reinforce pg-is importance", "stopped", 0},
         {"dppo-binary-tv algo.delta_low=1 algo.delta_high=1", "stopped", 0},
@@ -198,7 +198,7 @@ static void what_theory_says_holds(void **state)
     }
 }
 
-/* Wide bounds make a row the one that has none. */
+/* With bounds that are never reached, a row equals the one that has no bound. */
 static void a_bound_that_is_never_reached_changes_nothing(void **state)
 {
     static const char *const pairs[][2] = {

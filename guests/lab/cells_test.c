@@ -1,4 +1,4 @@
-/* Rows into cells: what is averaged, what is paired, and what is refused. */
+/* Rows become cells: what is averaged, what is paired, and what is refused. */
 #include "lab/cells.h"
 #include "report/report_plot.h"
 
@@ -91,7 +91,7 @@ static void cells_are_means_in_order_of_first_mention(void **state)
     kg_cells_release(&c);
 }
 
-/* A grid that is half worked off: what is not whole is not shown, and not kept quiet. */
+/* A grid that is half done: incomplete cells are left out of the table, and counted. */
 static void cells_that_are_not_whole_are_left_out_and_counted(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -116,8 +116,8 @@ static void cells_that_are_not_whole_are_left_out_and_counted(void **state)
     kg_cells_release(&c);
 }
 
-/* The two seeds of two are 10 above those of one, of a 0 and 1 below: whatever stands
- * first in the file. */
+/* The two seeds of b/two are 10 above those of b/one, and those of a are 0 and 1 below
+ * them, whatever their order in the file. */
 static void differences_are_paired_by_seed(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -144,7 +144,8 @@ static void differences_are_paired_by_seed(void **state)
     kg_cells_release(&c);
 }
 
-/* 0.3 - 0.1 is not 0.2: what is left of three differences that cancel is no number. */
+/* 0.3 - 0.1 is not exactly 0.2: the rounding error that is left when three differences
+ * cancel is shown as 0. */
 static void what_rounding_leaves_is_shown_as_0(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -167,7 +168,7 @@ static void what_rounding_leaves_is_shown_as_0(void **state)
     kg_cells_release(&c);
 }
 
-/* Chosen pairs of cells, over which alone p is adjusted. */
+/* p is adjusted over the chosen pairs of cells only. */
 static void chosen_differences_are_a_family(void **state)
 {
     static const char *const chosen[] = {"b/two:b/one", "b/one:a"}, *const bare[] = {"a"},
@@ -192,8 +193,8 @@ static void chosen_differences_are_a_family(void **state)
     assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
 }
 
-/* One method on two tasks of two seeds each: the interquartile mean of 1, 2, 11, 12 is
- * 6.5, and as rows are drawn among those of their task it stays between 6 and 7. */
+/* One method on two tasks with two seeds each. The interquartile mean of 1, 2, 11, 12 is
+ * 6.5. The bootstrap draws rows within their task, so it stays between 6 and 7. */
 static void profiles_put_tasks_together(void **state)
 {
     static const char *const chosen[] = {"m:n"};
@@ -224,7 +225,7 @@ static void profiles_put_tasks_together(void **state)
     assert_true(c.cell[0].of[0].low == 1 && c.cell[0].of[0].high == 1);
     assert_true(c.cell[0].of[1].value == 4);
     kg_cells_release(&c);
-    /* a task of more rows would weigh more */
+    /* a task with more rows would have more weight */
     put("{\"cell\": \"t/m\", \"seed\": 1, \"x\": 1, \"y\": 3}\n"
         "{\"cell\": \"u/m\", \"seed\": 1, \"x\": 11, \"y\": 7}\n"
         "{\"cell\": \"v/m\", \"seed\": 1, \"x\": 11, \"y\": 7}\n"
@@ -241,7 +242,8 @@ static void profiles_put_tasks_together(void **state)
     assert_non_null(strstr(err.message, "expected STRATUM/CELL under 'cell', found 'a'"));
 }
 
-/* Seed 1: b is 0.25 above a in the middle of 10 .. 100. Seed 2: they share nothing. */
+/* Seed 1: b is 0.25 above a at the middle of 10 .. 100. Seed 2: the lines have no range
+ * in common. */
 static void lines_are_compared_where_both_are(void **state)
 {
     static const char *const chosen[] = {"b:a"}, *const absent[] = {"b:c"};
@@ -285,8 +287,8 @@ static void lines_are_compared_where_both_are(void **state)
     assert_non_null(strstr(err.message, "expected a number above 0 under 'kl', found 0"));
 }
 
-/* A seed that one point alone has, of either side, is said and not left out: wherever in
- * the file it stands. */
+/* A seed that only one point of a line has is refused, on either side, and wherever it is
+ * in the file. */
 static void points_of_other_pairs_are_refused(void **state)
 {
     static const char *const rows[] = {
@@ -319,7 +321,7 @@ static void points_of_other_pairs_are_refused(void **state)
     }
 }
 
-/* Of a line m its second cell is best, of n the first. */
+/* The best cell of line m is its second, that of line n its first. */
 static void the_best_of_lines_are_compared(void **state)
 {
     static const char *const chosen[] = {"m,*:n,*", "m,1:n,*"};
@@ -341,7 +343,7 @@ static void the_best_of_lines_are_compared(void **state)
     kg_cells_release(&c);
 }
 
-/* The best may be the last: what does not fit is not cut off. */
+/* Too many cells are refused instead of ignored, because the best may be among them. */
 static void a_line_of_too_many_cells_is_refused(void **state)
 {
     static const char *const chosen[] = {"m,*:m,0"};
@@ -369,7 +371,7 @@ static void a_line_of_too_many_cells_is_refused(void **state)
     kg_str_release(&rows);
 }
 
-/* The start is at 4: rows at 4 and above survive, those below 2 have collapsed. */
+/* The start is at 4: rows at 4 or above survive, rows below 2 have collapsed. */
 static void rows_are_counted_from_the_start(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -403,8 +405,9 @@ static void rows_are_counted_from_the_start(void **state)
     assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
 }
 
-/* A rate that survives behind one that did not is luck, and how rows came together is no
- * order: `n` ends before lr3e-6, of `m` nothing is known behind its first, `o` fails. */
+/* Survival ends at the first rate that fails, because a success after it is luck. Rates
+ * are ordered by value: `n` fails at lr3e-6; of `m` nothing is known after its first
+ * rate; `o` fails at its first. */
 static void survival_ends_at_the_first_that_fails(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -434,8 +437,8 @@ static void survival_ends_at_the_first_that_fails(void **state)
     kg_cells_release(&c);
 }
 
-/* Two lines of two points: each is joined from the smaller to the larger number it is
- * drawn over, however they are mentioned. */
+/* Each line is drawn from the smaller to the larger abscissa, whatever the order of its
+ * points in the file. */
 static void lines_are_drawn_in_order(void **state)
 {
     struct kg_cells_opts opts = plain();
@@ -460,7 +463,7 @@ static void lines_are_drawn_in_order(void **state)
     kg_cells_release(&c);
 }
 
-/* Between 2 and 5 there is no power of ten, nor 2 or 5 times one. */
+/* Between 2 and 5 there is no 1, 2 or 5 times a power of ten. */
 static void a_short_logarithmic_axis_has_ticks(void **state)
 {
     struct kg_axis_tick tick[KG_AXIS_TICKS];
@@ -477,7 +480,7 @@ static void a_short_logarithmic_axis_has_ticks(void **state)
     assert_true(tick[0].value == 2 && tick[1].value == 5);
 }
 
-/* A viewer that reads XML shows it all the same. */
+/* Unescaped names would make the plot invalid XML, which viewers refuse. */
 static void names_are_escaped_in_a_plot(void **state)
 {
     static const char *const key[] = {"x<y"};

@@ -1,4 +1,4 @@
-/* What kedge doctor says of ranks on devices: whether a NCCL joins them, bit for bit.
+/* What kedge doctor reports of ranks on devices: whether an NCCL joins them bit for bit.
  */
 #include "cli/cli.h"
 
@@ -14,8 +14,8 @@ enum { RANKS = 2 };
 
 struct asked {
     const char *backend, *folder, *fails; /* fails: what FAKE_NCCL is */
-    const char *says;                     /* NULL: nothing of it */
-    const char *environment[RANKS];       /* VIRTUAL_ENV of each, where no folder is */
+    const char *says;                     /* says: NULL if NCCL is not mentioned */
+    const char *environment[RANKS];       /* VIRTUAL_ENV of ranks, if no folder */
     bool json, ok;
 };
 
@@ -77,7 +77,8 @@ static void what_joins_gpus_is_tried(void **state)
     all_say((struct asked){.backend = "cpu", .folder = in_dir("there"), .ok = true});
 }
 
-/* It is where a wheel would put it: on no rank, or on the first alone. */
+/* NCCL is where a wheel would install it, for no rank, for the first rank alone, or for
+ * both. Only a library that no rank has counts as none. */
 static void what_some_ranks_lack_is_no_none(void **state)
 {
     const char *const nowhere = in_dir("nowhere"), *const there = in_dir("environment");
@@ -106,7 +107,7 @@ static void what_some_ranks_lack_is_no_none(void **state)
                            .ok = true});
 }
 
-/* What is said without a launcher, by a program that reads it too. */
+/* The JSON line of one process without a launcher escapes the path. */
 static void the_line_of_json_is_json(void **state)
 {
     const char *const folder = in_dir("a\"b");

@@ -1,4 +1,4 @@
-/* Two frontiers of made-up points, whose difference is known. */
+/* The gap of two frontiers of made-up points with a known difference. */
 #include "lab/cells.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 
 static void near(double a, double b) { assert_true(fabs(a - b) < 1e-12); }
 
-/* a: 0 at x = 1, 1 at 100.  b: 0.5 at 10 and at 1000, so they share 10 .. 100, and meet
- * at the root of 1000, where a is at 0.75. */
+/* a goes from 0 at x = 1 to 1 at x = 100; b is 0.5 from 10 to 1000. They share 10 .. 100,
+ * whose geometric middle is the root of 1000, where a is at 0.75. */
 static void the_gap_is_taken_in_the_middle_of_what_both_have(void **state)
 {
     struct kg_frontier_point a[] = {{100, 1}, {1, 0}}, b[] = {{10, 0.5}, {1000, 0.5}};
@@ -25,7 +25,7 @@ static void the_gap_is_taken_in_the_middle_of_what_both_have(void **state)
     near(gap, -0.25);
 }
 
-/* Three points: the line between the two that the middle lies between. */
+/* With three points, only the segment that contains the middle counts. */
 static void lines_join_neighbours_alone(void **state)
 {
     struct kg_frontier_point a[] = {{1, 0}, {10, 8}, {100, 9}},
@@ -35,7 +35,7 @@ static void lines_join_neighbours_alone(void **state)
     (void)state;
     assert_true(kg_frontier_gap(&gap, a, 3, b, 2));
     near(gap, 7);
-    b[0].x = 10; /* shared: 10 .. 100 */
+    b[0].x = 10; /* now they share 10 .. 100 */
     assert_true(kg_frontier_gap(&gap, a, 3, b, 2));
     near(gap, 7.5);
 }

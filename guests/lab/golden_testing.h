@@ -22,7 +22,7 @@ static void all_of_the_published_numbers(void **state)
     }
     report = check("../shared/golden");
     assert_int_equal(report.passed, 1171);
-    assert_int_equal(report.excepted, 13); /* README tells them apart */
+    assert_int_equal(report.excepted, 13); /* README lists them */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* The published modes: their oddities, their limits, and the collected cases of other
- * projects. */
+/* The published grader modes: their peculiarities, their limits, and the collected cases
+ * of other projects. */
 #include "math/grade_testing.h"
 #include "task/task_internal.h"
 
@@ -78,7 +78,7 @@ static void long_responses_end_in_time(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* ---- as graders of the task math ---- */
+/* ---- modes in the task math ---- */
 
 static bool is_correct(const char *grader, bool keep_thinking, const char *response)
 {
@@ -120,7 +120,8 @@ static void votes_are_by_the_mode(void **state)
     ok(kg_task_math_extract(&out, &opts, &item, &err));
     assert_string_equal(kg_str_text(&out), "0.5");
     kg_str_release(&out);
-    /* strings alone: 0.5 is \\frac{1}{2} there, 1+x is not x+1 */
+    /* mathd compares strings: its normalisation turns 0.5 into \\frac{1}{2}, but not 1+x
+     * into x+1 */
     opts.grader = "mathd";
     ok(kg_task_math_same(&same, &opts, "0.5", "\\frac{1}{2}", &err));
     assert_true(same);
@@ -128,7 +129,7 @@ static void votes_are_by_the_mode(void **state)
     assert_false(same);
 }
 
-/* A response that says the gold answer is put as the mode reads it. */
+/* The check writes the gold answer into a response in the form that the mode reads. */
 static void golds_are_checked_in_the_mode(void **state)
 {
     static const struct {

@@ -1,7 +1,7 @@
 /* The golden vectors of the authors' code against policy/.
  *
- * tests/data/golden holds a small part that always runs, ../shared/golden all of it where
- * it is there. The evaluation is the one of `kedge policy check`.
+ * tests/data/golden has a small part that always runs; ../shared/golden has all of it, if
+ * present. `kedge policy check` does the same evaluation.
  */
 #include "base/file.h"
 #include "lab/golden/golden.h"

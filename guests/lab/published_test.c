@@ -1,7 +1,7 @@
-/* The table of published runs against what the program makes of presets, recipes and
- * suites: each is resolved as `kedge train` and `kedge eval` resolve it, and every value
- * must be the published one, or the one that the row says kedge has instead. Run from the
- * repository's root.
+/* Compares the table of published runs with the presets, recipes and suites. Each is
+ * resolved as `kedge train` and `kedge eval` resolve it, and every value must be the
+ * published one, or the one that the row gives as kedge's. Run from the repository's
+ * root.
  */
 #include "base/file.h"
 #include "cli/cli.h"
@@ -34,7 +34,7 @@ static void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* All that is wrong is said before a test fails. */
+/* Counts findings, so that all are printed before the test fails. */
 static size_t wrong;
 
 static void say(const char *format, ...)
@@ -61,11 +61,11 @@ static void nothing_is_wrong(void)
 
 struct resolved {
     const struct kg_published_run *run;
-    struct kg_config *config; /* owned, by the suite where there is one */
+    struct kg_config *config; /* owned; by the suite if there is one */
     struct kg_suite suite;
 };
 
-/* The words of text, cut at spaces in a copy.   returns their number */
+/* Splits text into words at spaces, in place.   returns their number */
 static size_t split(char *words[MAX_ARGS], char *copy)
 {
     size_t n = 0;
@@ -100,7 +100,7 @@ static void release(struct resolved *r)
         kg_config_free(r->config);
 }
 
-/* A config of the same keys with nothing given. */
+/* A config of the same keys, of which none is given. */
 static void resolve_nothing(struct resolved *r, const struct kg_published_run *run)
 {
     *r = (struct resolved){.run = run};
@@ -131,7 +131,7 @@ static bool is_same(const struct kg_config *a, const struct kg_config *b,
     return kg_opt_same(row, kg_config_text(a, row->key), kg_config_text(b, row->key));
 }
 
-/* Whether a value is what the run has for the key; false too where it is no value. */
+/* Whether the run has this value for the key; false if the value is invalid. */
 static bool has_value(const struct resolved *r, const struct kg_opt_row *row,
                       const char *value)
 {
@@ -237,8 +237,8 @@ static void every_row_is_of_a_run_and_says_why_kedge_differs(void **state)
 
 /* ---- nothing is left out ---- */
 
-/* What a recipe says of the machine it runs on and not of the run, and of a suite's files
- * where they come from. */
+/* Keys of the machine instead of the run, and, in suites, keys that say where a file is
+ * from. */
 static const char *const of_the_machine[] = {
     "run.dir",           "run.threads",       "train.micro_tokens",
     "algo.preset",       "rollout.max_batch", "rollout.kv_tokens",
@@ -284,8 +284,8 @@ static void every_key_that_a_published_run_gives_has_a_row(void **state)
     each_run(check_given);
 }
 
-/* What decides a run, whether its recipe gives it or leaves the default. A key with
- * `when` counts where that key has the value (with ! in front: has another). */
+/* Keys that decide a run, whether the recipe gives them or leaves the default. A key with
+ * `when` counts only if key `when` has that value (with a leading !: another value). */
 static const struct {
     const char *key, *when, *value;
 } needed[] = {
@@ -428,7 +428,7 @@ static void a_recipe_has_every_value_of_its_preset(void **state)
     each_run(check_preset);
 }
 
-/* Whether a run has the name for a preset, recipe or suite. */
+/* Whether a run of the table uses this preset, recipe or suite. */
 static bool is_published(const char *name)
 {
     for (size_t i = 0; i < kg_published_count(); i++)
@@ -480,7 +480,7 @@ static void every_preset_recipe_and_suite_of_a_publication_is_in_the_table(void 
 
 /* ---- the page ---- */
 
-/* Bars of a line that are no text. */
+/* Number of '|' in a line that separate cells. */
 static size_t bars(const char *line, size_t n)
 {
     size_t found = 0;
@@ -520,12 +520,12 @@ static void every_row_of_the_page_has_the_cells_of_its_head(void **state)
 
 static char folder[] = "/tmp/kedge-published-XXXXXX";
 
-/* What stands in the place of a model's folder and of its data. */
+/* Tokenizer and data to use instead of those of the published model. */
 static const struct stand_in {
     const char *runs;
     const char *tokenizer; /* folder */
     const char *chat;      /* template beside it, where the folder has none */
-    bool distilled; /* R1's special tokens in the places of Qwen's, as it was made */
+    bool distilled; /* R1's special tokens replace Qwen's, as in the distilled model */
     const char *data;
 } stand_ins[] = {
     {"ema-pg-math-* grpo-ema-pg-* suites/ema-pg-math.yaml *-stability",
@@ -568,8 +568,8 @@ static void replace_all(struct kg_str *text, const char *from, const char *to)
     *text = out;
 }
 
-/* A file of one folder into another, with R1's tokens where asked for; nothing where it
- * is not there. */
+/* Copies a file into the folder, with R1's tokens if distilled; does nothing if the file
+ * is absent. */
 static void copy(const char *from, const char *to, bool distilled)
 {
     static const char *const tokens[][2] = {
@@ -591,7 +591,7 @@ static void copy(const char *from, const char *to, bool distilled)
     kg_str_release(&text);
 }
 
-/* The tokenizer of Qwen2.5 is that of the distilled model but for its added tokens. */
+/* The distilled model has Qwen2.5's tokenizer except for the added tokens. */
 static void make_folder(const struct stand_in *in)
 {
     char path[256];
@@ -616,8 +616,8 @@ static size_t count(const char *text, const char *word)
     return n;
 }
 
-/* text is the row's value around a question of some bytes, which brings no instruction
- * and no role of its own. */
+/* The prompt is the row's value with the question filled in; the question must not bring
+ * an instruction or a role of its own. */
 static void check_prompt(const struct kg_published_row *row, const char *run,
                          const char *text)
 {
@@ -681,7 +681,7 @@ static void suite_prompts(const struct kg_published_row *row, struct resolved *r
     kg_str_release(&key);
 }
 
-/* Runs of one recipe ask alike. */
+/* Runs of one recipe have the same prompt, so one of them is checked. */
 static void check_first(const struct kg_published_study *study, const struct resolved *r)
 {
     static const char *asked;

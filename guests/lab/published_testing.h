@@ -1,8 +1,8 @@
-/* Reads docs/published.md as a table: published runs, and all their values.
+/* Reads docs/published.md as a table of published runs and all their values.
  *
- * A section is a study, a paper or a released code: the runs of it that kedge starts, and
- * rows. A row has the published value of a key, its source, and if kedge's value differs,
- * that value and the reason. These values are stored nowhere else.
+ * A section is a study, which is a paper or released code: the runs that kedge starts for
+ * it, and rows. A row has the published value of a key, its source and, if kedge's value
+ * differs, that value and the reason. These values are stored nowhere else.
  *
  * Included by tests only.
  */
@@ -26,7 +26,7 @@ struct kg_published_row {
     /* names of runs, separated by spaces; * matches any bytes; NULL: every training run
      * of the study */
     const char *runs;
-    /* of the recipe or suite; in parentheses: without a key */
+    /* a key of the recipe or suite; in parentheses: a value without a key */
     const char *key;
     const char *value;  /* as published, in the key's form */
     const char *kedge;  /* kedge's value; NULL: the same */
@@ -45,11 +45,11 @@ struct kg_published_study {
 enum { PUBLISHED_STUDIES = 16, PUBLISHED_CELLS = 6 };
 static struct kg_published_study published[PUBLISHED_STUDIES];
 static size_t published_n;
-static struct kg_str published_page; /* holds all texts */
+static struct kg_str published_page; /* the texts of all rows point into it */
 
 /* ---- reading ---- */
 
-/* Decodes a cell in place, without the backticks around it: \| \* \< are these bytes, \n
+/* Decodes a cell in place and drops the backticks around it: \| \* \< are these bytes, \n
  * a line break, "(empty)" the empty text, and an empty cell NULL. */
 static const char *published_text(char *cell)
 {
@@ -78,7 +78,7 @@ static const char *published_text(char *cell)
     return cell;
 }
 
-/* The cells between the bars of a line, decoded in place. */
+/* Splits a line at its bars and decodes the cells in place. */
 static void published_cells(const char *cells[PUBLISHED_CELLS], char *line)
 {
     size_t n = 0;
@@ -93,7 +93,7 @@ static void published_cells(const char *cells[PUBLISHED_CELLS], char *line)
     }
 }
 
-/* "kedge train RECIPE ARGS" or "kedge eval SUITE" */
+/* Parses "kedge train RECIPE ARGS" or "kedge eval SUITE". */
 static void published_add_run(struct kg_published_study *study, const char **cells)
 {
     static const char train[] = "kedge train ", eval[] = "kedge eval ";
@@ -145,7 +145,7 @@ static void published_line(char *line, bool *is_runs)
         published_add_row(study, cells);
 }
 
-/* From the repository's root. */
+/* Reads the page; run from the repository's root. */
 static void published_read(void)
 {
     struct kg_err err;
@@ -170,7 +170,7 @@ static const struct kg_published_study *kg_published_at(size_t i)
 
 /* ---- rows of a run ---- */
 
-/* pattern: len bytes, each * of them any bytes of name */
+/* pattern: len bytes; each * matches any bytes of the name */
 static bool is_match(const char *pattern, size_t len, const char *name)
 {
     const char *end = pattern + len, *star = NULL, *again = NULL;
@@ -182,7 +182,7 @@ static bool is_match(const char *pattern, size_t len, const char *name)
         } else if (pattern < end && *pattern == *name) {
             pattern++;
             name++;
-        } else if (star) { /* the last * takes one byte more */
+        } else if (star) { /* the last * takes one more byte */
             pattern = star;
             name = ++again;
         } else {

@@ -1,5 +1,5 @@
-/* Replays of dumped steps: the run's own algorithm gives what the run logged; another one
- * is compared with the exact KL; the run's folder stays as it is. */
+/* Replays of dumped steps: the run's own algorithm gives what the run logged; other
+ * algorithms are compared with the exact KL; the run's folder is not changed. */
 #define ROOT "build/test-runs/replay"
 #include "run_testing.h"
 
@@ -9,10 +9,11 @@
 
 #include <math.h>
 
-enum { MOST = 16, NEXT = SANITIZED ? 4 : 1 /* of a list of methods */ };
+enum { MOST = 16, NEXT = SANITIZED ? 4 : 1 /* step in a list of methods */ };
 
-/* Prompts of two groups that begin alike share in a micro-batch of the run and not in a
- * replay, group by group: in bf16 that is 1e-5 of a gradient's norm. */
+/* In a run's micro-batch, prompts of two groups that begin alike share a prefix; a replay
+ * computes group by group. In bf16 that changes a gradient by 1e-5 of its norm, so fp32
+ * is used. */
 #define FINE "model.dtype=fp32"
 
 static const char *const own[] = {"algo.preset=ema-pg",
@@ -46,7 +47,7 @@ static const char *const published_nucleus[] = {
     "train.updates_per_step=1", "checkpoint.keep=9",
     "eval.at_start=false",      NULL};
 
-/* Three rewards of an answer, one of which grades every other answer alone. */
+/* Three rewards per completion; "odd" grades only every other completion. */
 #define SEVERAL                                                                          \
     "algo.preset=gdpo", FINE,                                                            \
         "task.rewards=[digits=digits, short=external sed -u -f " ROOT                    \
@@ -54,7 +55,7 @@ static const char *const published_nucleus[] = {
         "task.reward_weights=[1, 0.5, 0.3]", "train.steps=2",                            \
         "train.updates_per_step=1", "checkpoint.keep=9", "eval.at_start=false"
 static const char *const several[] = {SEVERAL, NULL};
-/* The same by their sum: an answer that lacks one is left out where another has it. */
+/* With their sum as the reward, a completion that lacks one of them is left out. */
 static const char *const by_sum[] = {SEVERAL, "algo.advantage=grpo", NULL};
 
 static void write_graders(void)
@@ -109,8 +110,8 @@ static double logged(const char *dir, const char *name, int step)
     return values[step - 1];
 }
 
-/* The dump holds no top ids: they come out again of the same weights. Sums over groups
- * and over micro-batches differ by rounding. */
+/* The dump has no top ids: the same weights give them again. Sums over groups and over
+ * micro-batches differ by rounding. */
 static void its_own_algorithm_gives_what_the_run_logged(void **state)
 {
     (void)state;
@@ -131,7 +132,8 @@ static void its_own_algorithm_gives_what_the_run_logged(void **state)
     }
 }
 
-/* Nor does it hold what a nucleus kept: the weights keep the same again. */
+/* The dump does not have what nucleus sampling kept either: the same weights keep the
+ * same tokens. */
 static void a_nucleus_is_found_again(void **state)
 {
     static const char *const dirs[] = {ROOT "/nucleus", ROOT "/published_nucleus"};
@@ -164,8 +166,8 @@ static void the_exact_kl_agrees_with_itself(void **state)
     assert_true(fabs(r.row[KG_REPLAY_KL].cosine - 1) < 1e-9);
 }
 
-/* What is known of them: the head of 4 ids is nearer to the exact gradient than one
- * sampled token, and corrected nearer than published. */
+/* Known order: the head of 4 ids is closer to the exact gradient than one sampled token,
+ * and the corrected gradient closer than the published one. */
 static void estimators_are_compared_with_the_exact_kl(void **state)
 {
     static const char *const published[] = {"kl.gradient=published", NULL};
@@ -183,9 +185,9 @@ static void estimators_are_compared_with_the_exact_kl(void **state)
                 sampled.row[KG_REPLAY_POLICY].norm);
 }
 
-/* Group by group: the exact KL is not off by anything, nor is a head of the whole
- * vocabulary; K1 is noise about 0, so its bias is the whole exact gradient. With noise 0
- * the bias is what is left. */
+/* Per group: the exact KL and a head of the whole vocabulary have neither bias nor noise.
+ * K1 is pure noise, so its bias is the whole exact gradient. Without noise the bias is
+ * the whole error. */
 static void bias_and_noise_are_held_apart(void **state)
 {
     static const char *const exact[] = {"algo.surrogate=none",
@@ -212,7 +214,7 @@ static void bias_and_noise_are_held_apart(void **state)
                 corrected.row[KG_REPLAY_KL].bias_squared + 0.01);
     replay(&r, ROOT "/own", 4, k1);
     assert_true(r.row[KG_REPLAY_KL].noise > 1);
-    /* |D|^2 = bias^2 + noise^2 is what the two sums say of it */
+    /* |D|^2 = bias^2 + noise^2, computed from norms and cosine */
     assert_true(fabs(r.row[KG_REPLAY_KL].bias_squared +
                      pow(r.row[KG_REPLAY_KL].noise, 2) -
                      (1 + pow(r.row[KG_REPLAY_KL].norm / r.row[KG_REPLAY_EXACT].norm, 2) -
@@ -222,8 +224,8 @@ static void bias_and_noise_are_held_apart(void **state)
 
 /* ---- the exact objective ---- */
 
-/* At the weights that sampled every ratio is 1, so every method has the gradient of its
- * objective, until an update has been made. */
+/* With the weights that sampled, every ratio is 1, so before the first update every
+ * method has the gradient of its objective. */
 static void every_method_begins_at_its_objective(void **state)
 {
     static const char *const methods[] = {
@@ -249,8 +251,8 @@ static void every_method_begins_at_its_objective(void **state)
     }
 }
 
-/* A sampler two steps behind: the objective is that of all of them, and nothing but the
- * whole completion's ratio (vespo's, nearly unbounded) is close to it. */
+/* The sampler is two steps behind. The objective is the same for all methods, and closest
+ * to it is the ratio of the whole completion (vespo with almost no bounds). */
 static void with_a_stale_sampler_rows_leave_the_objective(void **state)
 {
     static const char *const surrogates[] = {
@@ -278,7 +280,7 @@ static void with_a_stale_sampler_rows_leave_the_objective(void **state)
     }
 }
 
-/* The objective takes the exact KL in the place of any estimator, with its weight. */
+/* The objective uses the exact KL with the KL's weight, whatever the estimator. */
 static void the_objective_has_the_exact_kl(void **state)
 {
     static const char *const estimators[] = {"k1",
@@ -353,8 +355,8 @@ static void a_lagging_sampler_is_put_back(void **state)
     }
 }
 
-/* Each reward of the dump, and their weights of the config: bit for bit what was learned
- * from. */
+/* The rewards of the dump and the weights of the config give the advantages of the run,
+ * bit for bit. */
 static void several_rewards_make_the_same_advantages(void **state)
 {
     static const char *const summed[] = {"algo.advantage=grpo", NULL};
@@ -374,7 +376,7 @@ static void several_rewards_make_the_same_advantages(void **state)
     assert_true(logged(ROOT "/several", "advantage/max", 1) > 0);
     replay(&r, ROOT "/several", 1, summed);
     assert_true(r.advantage_apart_max > 0.01);
-    /* the first step of both runs samples the same */
+    /* in step 1 both runs sample the same completions */
     assert_true(fabs(r.row[KG_REPLAY_LOSS].norm -
                      logged(ROOT "/by_sum", "optim/grad_norm", 1)) < 1e-6);
     assert_true(logged(ROOT "/by_sum", "reward/ungraded", 1) > 0);
@@ -385,11 +387,11 @@ static void several_rewards_make_the_same_advantages(void **state)
     assert_true(r.advantage_apart_max == 0);
 }
 
-/* ---- dumps that a run did not write ---- */
+/* ---- modified dumps ---- */
 
 static const char spoiled_dump[] = ROOT "/spoiled/rollouts/step-000003.jsonl.zst";
 
-/* A copy of the run, and the text of its third dump. */
+/* Copies the run.   returns the text of its third dump */
 static struct kg_str copy_run(void)
 {
     struct kg_str text = {0};
@@ -410,7 +412,7 @@ static void put_dump(const struct kg_str *text)
     NEED(kg_zst_close(w, err));
 }
 
-/* The variance is over groups of answers: four times the same one has none. */
+/* Variance is taken over groups: four copies of one group have none. */
 static void groups_that_are_the_same_have_no_variance(void **state)
 {
     struct kg_str text = copy_run(), same = {0};
@@ -437,7 +439,7 @@ static void groups_that_are_the_same_have_no_variance(void **state)
     kg_str_release(&same);
 }
 
-/* The dump of a step with `from` of its last line made `to`, in a copy of the run. */
+/* In a copy of the run, replaces `from` by `to` in the last line of the third dump. */
 static void spoil(const char *from, const char *to)
 {
     struct kg_str text = copy_run(), line = {0};
@@ -506,7 +508,7 @@ static void what_cannot_be_replayed_is_refused(void **state)
     assert_non_null(strstr(err.message, "rollout.max_staleness: expected completions"));
 }
 
-/* Names, sizes and times of modification of everything in the run. */
+/* Compares names, sizes and modification times of all files of the run. */
 static void nothing_is_written_into_the_run(void **state)
 {
     struct kg_replay r;

@@ -1,5 +1,5 @@
 /* Tests of the made-up world: the held-out part is held out, answers follow from the
- * corpus, and episodes are what the environment said. */
+ * corpus, and episodes repeat what the environment returned. */
 #include "lab/wiki_internal.h"
 
 #include "base/file.h"
@@ -59,7 +59,7 @@ static const char *name(int64_t k)
     return out;
 }
 
-/* Whether the text holds the sentence, made of a format with two names. */
+/* Whether the text contains the sentence that the format makes of two names. */
 static bool says(const struct kg_str *text, const char *format, int64_t a, int64_t b)
 {
     char sentence[128];
@@ -96,7 +96,7 @@ static void names_differ_and_have_two_syllables(void **state)
     test_free(all);
 }
 
-/* ---- parts ---- */
+/* ---- training and test part ---- */
 
 static void nothing_that_the_test_asks_about_is_in_what_training_reads(void **state)
 {
@@ -162,13 +162,13 @@ static void the_corpus_has_a_passage_for_everything_with_one(void **state)
     (void)state;
     read_file(&corpus, dir, "corpus.jsonl");
     assert_int_equal(count_lines(&corpus), counts.passages);
-    /* the test's part is an eighth; people are two thirds of the works, places one */
+    /* the test part is an eighth; there are two people for three works, and one place */
     assert_int_equal(counts.passages, WORKS + 2 * WORKS / 3 + WORKS / 3 + WORKS / 8 +
                                           WORKS / 12 + WORKS / 24);
     assert_int_equal(counts.questions[KG_WIKI_TRAIN], WORKS + 2 * WORKS / 3);
     for (int64_t k = 0; k < counts.names; k++)
         assert_non_null(strstr(corpus.data, name(k)));
-    /* no name in the tokenizer's text: nothing to remember from it */
+    /* the tokenizer's text has no names, so that it teaches no facts */
     read_file(&tokenizer, dir, "tokenizer.jsonl");
     for (int64_t k = 0; k < counts.names; k++)
         assert_null(strstr(tokenizer.data, name(k)));
@@ -176,7 +176,7 @@ static void the_corpus_has_a_passage_for_everything_with_one(void **state)
     kg_str_release(&tokenizer);
 }
 
-/* Measured figures are of such worlds: what was made once is made again. */
+/* Published measurements use such worlds, so a seed must always make the same world. */
 static void a_seed_makes_the_world_that_it_made(void **state)
 {
     static const struct {
@@ -229,7 +229,7 @@ static void a_world_follows_from_its_seed(void **state)
     }
 }
 
-/* A world is made again, and nothing else is replaced by one. */
+/* Only files that this command wrote are replaced. */
 static void files_of_others_stay(void **state)
 {
     static const char mine[] = "mine";
@@ -292,7 +292,7 @@ static void nobody_studied_under_themselves(void **state)
     assert_true(teachers >= 40 * 5);
 }
 
-/* An eighth of the works, and never fewer than can be asked about. */
+/* The test part is an eighth of the works, and at least as many as questions need. */
 static void the_test_has_its_share_of_any_world(void **state)
 {
     static const int64_t works[] = {8, 32, 40, 80}, shares[] = {4, 4, 5, 10};
@@ -333,8 +333,8 @@ static void a_world_of_no_size_is_refused(void **state)
 
 /* ---- episodes ---- */
 
-/* An environment that answers a search with its text between brackets, and the names that
- * a search finds: at once when the episode's number is even, later otherwise. */
+/* An environment that returns the query in brackets and the names that a search would
+ * find: at once for even episodes, later for odd ones. */
 struct echo {
     char text[96];
     uint64_t episode;
@@ -384,8 +384,8 @@ static const char *text_at(const struct kg_json *segments, size_t i, const char 
     return kg_json_text(kg_json_get(s, "text"), NULL);
 }
 
-/* Segments alternate between the model and the tool, the tool says what the environment
- * said, the model ends with an answer. */
+/* Segments alternate between model and tool; the tool's text is what the environment
+ * returned; the model ends with an answer. */
 static void check_shape(const struct kg_json *segments)
 {
     size_t n = kg_json_size(segments);
@@ -454,7 +454,7 @@ static void episodes_say_what_the_environment_said(void **state)
     assert_in_range(played.ways[0].n, 160, 240);
     for (int k = 1; k < KG_WIKI_WAYS; k++)
         assert_in_range(played.ways[k].n, 2, 220);
-    /* nothing of the test's part */
+    /* nothing from the test part */
     read_file(&episodes, dir, "episodes.jsonl");
     for (int64_t i = 0; i < counts.questions[KG_WIKI_TEST]; i++) {
         struct kg_wiki_question q;
@@ -490,7 +490,7 @@ static void who_plays_right_finds_every_answer_in_a_real_index(void **state)
     assert_int_equal(played.ways[0].n, play.count);
 }
 
-/* Of another seed, and of another size. */
+/* Worlds with another seed and with another size. */
 static void an_index_of_another_world_is_refused(void **state)
 {
     static const struct kg_wiki_opts others[] = {{.seed = 77, .works = 60},

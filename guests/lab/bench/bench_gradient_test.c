@@ -1,5 +1,5 @@
-/* The row of a gradient's exchange, of ranks over shared memory; and all that
- * `kedge bench ranks` measures between devices that a NCCL of the tests' own joins. */
+/* The benchmark row of a gradient's exchange, with ranks over shared memory; and all that
+ * `kedge bench ranks` measures between devices that a fake NCCL joins. */
 #include "bench/bench.h"
 
 #include "base/clock.h"
@@ -14,7 +14,8 @@
 
 enum { RANKS = 2, ELEMENTS = 1 << 21, GRADIENT = ELEMENTS * 4, EXCHANGE = 1 << 18 };
 
-/* returns 0: the row is whole, and has the bytes of a half and little more */
+/* returns 0: the row is complete, and a rank sent half the gradient and at most 1 MiB
+ * more */
 static int check_row(const struct kg_str *out)
 {
     const char *bytes = strstr(kg_str_text(out), "\"share\": ");
@@ -45,7 +46,7 @@ static int as_rank(struct kg_ranks *r, void *user)
     return found;
 }
 
-/* With devices that fail: the library's, in the midst. */
+/* As as_rank, between devices; fails: NULL, or the call in which the library fails. */
 static int as_gpu(struct kg_ranks *r, void *fails)
 {
     const struct kg_backend *be;

@@ -1,5 +1,6 @@
-/* What exchanges among ranks take: the fit, the report of ranks over memory, each rank a
- * process, and bytes that came otherwise than they were sent. Seconds are not tested. */
+/* What exchanges between ranks take: the fit, the report of ranks over shared memory
+ * (each rank a process), and refusal of bytes that arrive changed. Times are not
+ * tested. */
 #include "lab/bench/lab_bench.h"
 
 #include "ranks/ranks_testing.h"
@@ -43,7 +44,7 @@ static void one_process_exchanges_nothing(void **state)
 /* ---- three processes ---- */
 static const struct kg_ranks_transport *true_one;
 
-/* One bit of what comes is another, where enough comes. */
+/* Flips one bit of every message of 512 bytes. */
 static kg_status damage(const struct kg_ranks *r, const struct kg_ranks_part *out,
                         const struct kg_ranks_part *in, const char *what,
                         struct kg_err *err)
@@ -67,7 +68,7 @@ static bool has_all_rows(const struct kg_str *out)
            strstr(text, "\"over\": \"shared memory\"");
 }
 
-/* What happens to rank 1 alone: all hear of it. */
+/* Fault of rank 1 alone, which all ranks must report. */
 enum harm { NONE, DAMAGED_BYTES, NO_ROOM_FOR_A_SIZE, NO_ROOM_FOR_THE_LINE };
 
 static bool damage_is_named(kg_status status, const struct kg_err *e)

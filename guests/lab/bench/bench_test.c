@@ -1,5 +1,5 @@
-/* The report of the benchmarks: shares, bars, and one JSON object a row. What is
- * measured is not tested. */
+/* The report of benchmarks: shares, bars, and one JSON object per row. Measured values
+ * are not tested. */
 #include "lab/bench/lab_bench.h"
 
 #include "base/clock.h"
@@ -23,7 +23,7 @@ static const struct kg_bench_timing timing = {
 static const struct kg_bench_rate rate = {
     "decode", 1e9, "GB/s", {.limit = 0.7, .at_most = false}};
 
-/* Whose ceilings are measured in no time, and mean nothing. */
+/* A report whose ceilings are measured so briefly that they mean nothing. */
 static struct kg_bench_report brief_report(struct kg_str *out,
                                            const struct kg_backend *be, enum kg_dtype ct)
 {
@@ -56,7 +56,7 @@ static void a_rate_below_its_bar_is_not_met(void **state)
     kg_str_release(&out);
 }
 
-/* The lower of two bounds is the ceiling, and says that it is the memory's. */
+/* The ceiling is the lower of two bounds; the row says so if it is the memory's. */
 static void what_must_be_read_bounds_a_rate(void **state)
 {
     struct kg_str out = {0};
@@ -181,7 +181,7 @@ static void say_tiles(char *text, size_t bytes)
              "registers");
 }
 
-/* What is asked of products, by how they are multiplied. */
+/* The bar of a product depends on the instructions that multiply. */
 static void the_bar_of_a_product_is_its_instruction_s(void **state)
 {
     static const struct kg_backend pairs = {.describe = say_pairs};
@@ -233,8 +233,6 @@ static kg_status count_product(struct kg_mat c, struct kg_mat a, struct kg_mat b
     return KG_OK;
 }
 
-/* A run's speed stands beside the registers, not beside a product of kedge's own; beside
- * a product where a backend has no such loop. */
 static kg_status count_get(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     (void)to, (void)from, (void)bytes, (void)err;
@@ -242,8 +240,8 @@ static kg_status count_get(void *to, const void *from, uint64_t bytes, struct kg
     return KG_OK;
 }
 
-/* A wait for a device is twenty products' at most, and the host's machine, which others
- * use too, is measured again and again. */
+/* A device's ceiling is measured once, with a warm-up and 20 products. The host's, which
+ * other programs use too, is measured again at each call. */
 static void a_device_s_ceiling_is_measured_once(void **state)
 {
     static const struct {
@@ -259,7 +257,7 @@ static void a_device_s_ceiling_is_measured_once(void **state)
     struct kg_err err;
 
     (void)state;
-    r.slab = slab; /* nobody reads it */
+    r.slab = slab; /* never read */
     r.ceiling_time = 1e-12;
     be.peak = count_peak;
     be.matmul = count_product;
@@ -279,6 +277,8 @@ static void a_device_s_ceiling_is_measured_once(void **state)
         }
 }
 
+/* The ceiling of a run is the loop in registers, not a product of kedge's own; a backend
+ * without such a loop uses a product. */
 static void the_ceiling_of_a_run_is_the_registers(void **state)
 {
     const int threads = kg_threads_get();
@@ -290,11 +290,11 @@ static void the_ceiling_of_a_run_is_the_registers(void **state)
     peaks = products = 0;
     be.peak = count_peak;
     be.matmul = count_product;
-    kg_threads_set(threads + 1); /* not what was measured before */
+    kg_threads_set(threads + 1); /* not the number that was measured before */
     assert_int_equal(kg_bench_compute_flops(&flops, &be, KG_BF16, &err), KG_OK);
     assert_int_equal(peaks % 4, 0);
     assert_int_equal(products, 0);
-    /* it took no time, so more was asked for until that ended */
+    /* the fake loop takes no time, so the count grows to its maximum */
     assert_true(most_flops >= 1e14 && most_flops < 1e15);
     peaks = 0;
     be.peak = NULL;
@@ -321,7 +321,7 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     kg_str_release(&out);
 }
 
-/* Both runs take their steps, with completions and with a tool.   returns 0 */
+/* Runs the training benchmark with completions and with a tool.   returns 0 */
 static int time_training(struct kg_ranks *ranks, void *unused)
 {
     const struct kg_bench_async_size size = {
@@ -336,7 +336,7 @@ static int time_training(struct kg_ranks *ranks, void *unused)
 
     (void)unused;
     if (ranks)
-        kg_threads_set(1); /* a fork has no others */
+        kg_threads_set(1); /* a forked child has no other threads */
     if (kg_bench_async_of(&r, &size, &err) != KG_OK)
         fail_msg("%s", err.message);
     at = kg_str_text(&out);
@@ -356,7 +356,7 @@ static void training_that_spans_versions_is_timed(void **state)
     ranks_end_well(2, time_training, NULL, "a rollout rank and a trainer");
 }
 
-/* Where the host cannot read, the memory's rate is that of copies. */
+/* The host cannot read the device's memory, so its rate is that of copies. */
 static void a_device_has_ceilings(void **state)
 {
     const struct kg_backend *far;
@@ -376,7 +376,7 @@ static void a_device_has_ceilings(void **state)
     kg_str_release(&out);
 }
 
-/* Each operation, and what is asked of the head and the optimizer. */
+/* Each operation has a row, and the head and the optimizer have bars. */
 static void operations_are_measured_one_by_one(void **state)
 {
     static const struct kg_bench_ops_sizes tiny = {
@@ -427,7 +427,7 @@ static const struct kg_bench_shape tiny_shape = {.name = "tiny",
                                                  .kv_heads = 1,
                                                  .vocab = 300};
 
-/* Of emulated kernels. */
+/* A report on emulated kernels. */
 static struct kg_bench_report report_on_a_device(struct kg_str *out)
 {
     struct kg_bench_report r = {.ct = KG_BF16, .out = out};
@@ -441,8 +441,8 @@ static struct kg_bench_report report_on_a_device(struct kg_str *out)
     return r;
 }
 
-/* What is printed of copies is what is planned: no more copies and waits, no more bytes
- * but for what rounds pieces up, and never less than `share` of them. */
+/* The traffic printed is what was planned: no more copies and waits, bytes at most 2 %
+ * more (pieces are rounded up), and at least `share` of the plan. */
 static void moves_what_is_planned(const struct kg_str *out, double share)
 {
     double up, down, ups, downs, waits, planned[5];
@@ -462,7 +462,7 @@ static void moves_what_is_planned(const struct kg_str *out, double share)
         fail_msg("%s", kg_str_text(out));
 }
 
-/* Nothing of the run before it. */
+/* Traffic of the model's start is not counted. */
 static void a_decode_step_moves_what_is_planned(void **state)
 {
     struct kg_str out = {0};
@@ -492,7 +492,8 @@ static void a_training_step_moves_what_is_planned(void **state)
     kg_str_release(&out);
 }
 
-/* One with experts takes as many of a token as one without, but for its router. */
+/* A model with experts uses as many parameters per token as a dense one, plus its
+ * router. */
 static void parameters_of_a_token_are_its_experts(void **state)
 {
     struct kg_bench_shape shape = {
@@ -512,7 +513,8 @@ static void parameters_of_a_token_are_its_experts(void **state)
     kg_model_free(experts);
 }
 
-/* What a part did and its share of the step, out of its row. */
+/* Amount of work of a part (seconds times rate), and its share of the step, from its
+ * row. */
 static double work_of_part(double *share, const char *text, const char *part)
 {
     char name[64];
@@ -530,8 +532,9 @@ static double work_of_part(double *share, const char *text, const char *part)
     return seconds * best;
 }
 
-/* Times are the machine's, work is not: gradients of inputs and of weights multiply as
- * often as the forward, and the head thrice as often back. */
+/* Times depend on the machine, work does not: gradients of inputs and of weights multiply
+ * as much as the forward, the head's backward three times as much as its forward,
+ * attention's 2.5 times. */
 static void a_training_step_is_taken_apart(void **state)
 {
     static const char *const parts[] = {"x W^T",
@@ -573,8 +576,8 @@ static void a_training_step_is_taken_apart(void **state)
     kg_str_release(&out);
 }
 
-/* Steps of one, few and many rows, by all threads together and each for itself: the parts
- * are there, work is what the rows make of it, and drawing reads every logit. */
+/* Steps of one, few and many sequences. Every part is listed, its work is proportional to
+ * the number of sequences, and sampling reads every logit. */
 static void a_decode_step_is_taken_apart(void **state)
 {
     static const char *const parts[] = {"x W^T",
@@ -633,8 +636,8 @@ static void only_the_cpu_takes_a_step_apart(void **state)
     kg_str_release(&out);
 }
 
-/* Every multiply-add adds to a sum what it counts for, so that a turn that is left out
- * shows in what is returned. How fast a turn is, is measured, not tested. */
+/* Every multiply-add counts itself in a sum, so a skipped turn of the loop shows in the
+ * result. The speed of the loop is not tested. */
 static void the_loop_in_registers_does_what_it_is_asked(void **state)
 {
     static const double asked[] = {1, 1e3, 1e5, 1e6, 3e6 + 1, 1e7, 2e7, 33554432};
@@ -643,7 +646,7 @@ static void the_loop_in_registers_does_what_it_is_asked(void **state)
     (void)state;
     for (int v = 0; (be = kg_backend_cpu_variant(v)); v++)
         for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++) {
-            const double turn = be->peak(t, 0); /* one of each piece */
+            const double turn = be->peak(t, 0); /* one turn of each kind */
 
             assert_true(turn >= 256 * 2.0 * 16 * 4);
             assert_true(fmod(turn, 256 * 2.0 * 16) == 0);

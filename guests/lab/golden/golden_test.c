@@ -1,5 +1,5 @@
-/* A folder of golden cases: what passes, what fails and what is skipped, with which
- * reason. The published numbers themselves are tests/policy_golden_test.c. */
+/* A folder of golden cases: which pass, fail or are skipped, and for what reason.
+ * tests/policy_golden_test.c compares the published numbers. */
 #include "lab/golden/golden.h"
 
 #include "base/file.h"
@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-/* Two tokens of which the first counts, K4 to a reference: d = log(1/2) - log(1/4). */
+/* Two tokens, of which the mask keeps the first; K4 against a reference: d = log(1/2) -
+ * log(1/4). */
 static const char good[] =
     "{\"family\": \"kl_sampled\", \"cases\": [{\"name\": \"one\", \"config\": "
     "{\"estimator\": \"k4\"}, \"inputs\": {"
@@ -87,7 +88,7 @@ static struct kg_golden_report check(struct seen *seen)
     return report;
 }
 
-/* `good` with `from` replaced. */
+/* `good` with `from` replaced by `to`. */
 static char *edited(const char *from, const char *to)
 {
     const char *at = strstr(good, from);
@@ -120,7 +121,7 @@ static void a_right_case_passes(void **state)
 static void what_may_be_absent_may_be_absent(void **state)
 {
     static const char *const edits[][2] = {
-        /* nothing is masked then: the second token is compared too and is off */
+        /* the expected value may be null */
         {"\"kl_loss\": 0.6931471805599453", "\"kl_loss\": null"},
         {"\"expected\": {\"kl_token\": {\"shape\": [1,2], \"data\": "
          "[0.6931471805599453,0]}, ",
