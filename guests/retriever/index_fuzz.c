@@ -1,9 +1,9 @@
-/* Fuzz target: a damaged index. The input changes bytes of a small index: four bytes of
- * input are one change, three for the offset and one for the new byte. If the index still
- * opens, it is searched: the answer must be well-formed, or an error.
+/* Fuzz target: a damaged index. Each four bytes of input change one byte of a small
+ * index: three are the offset, one is the new byte. If the index still opens, it is
+ * searched: the answer must be well-formed, or an error.
  *
  * The seal would detect every change, but the author of a hostile index can make its seal
- * too. So the seal is not checked here.
+ * too, so the seal is not checked here.
  */
 #include "base/file.h"
 #include "base/mem.h"
@@ -19,7 +19,7 @@
 int kg_fuzz_index(const uint8_t *bytes, size_t n);
 
 static char fuzz_path[1024];
-static unsigned char fuzz_whole[1 << 18]; /* the index that is changed */
+static unsigned char fuzz_whole[1 << 18]; /* the original index */
 static size_t fuzz_bytes;
 
 static void fuzz_demand(kg_status status)
@@ -47,7 +47,7 @@ static void fuzz_build(void)
     int n = snprintf(fuzz_path, sizeof fuzz_path, "%s/kedge-fuzz-%d", folder,
                      (int)getpid());
     if (n < 0 || (size_t)n >= sizeof fuzz_path)
-        abort(); /* a folder of a longer name than there is room for */
+        abort(); /* the folder's name is too long */
     snprintf(from, sizeof from, "%s.jsonl", fuzz_path);
     o.corpus = from;
     fuzz_demand(kg_file_write_atomic(from, corpus, sizeof corpus - 1, &err));

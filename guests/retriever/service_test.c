@@ -83,7 +83,7 @@ static void say(int fd, const char *bytes, size_t n)
     }
 }
 
-/* One answer: its head and as many bytes as it says. */
+/* Reads one reply: its head, and as many bytes of body as the head says. */
 static const char *hear(int fd)
 {
     static char text[1 << 20];
@@ -110,7 +110,7 @@ static const char *hear(int fd)
     }
 }
 
-/* POST a body as Python's requests does it; the answer with its head. */
+/* Posts a body as Python's requests does.   returns the reply with its head */
 static const char *post_n(const char *body, size_t n)
 {
     char head[400];
@@ -158,7 +158,8 @@ static void refuses(const char *body, size_t n, const char *status, const char *
 
 /* ---- the protocol ---- */
 
-/* json.dumps of Search-R1's client, of its test client, and of what others send. */
+/* Requests as json.dumps writes them in Search-R1's client, in its test client, and in
+ * other clients. */
 static void the_requests_of_real_clients_are_answered(void **state)
 {
     static const char evan[] = "{\"id\":\"0\",\"contents\":\"\\\"Evan Morris\\\"\\nEvan "
@@ -260,7 +261,7 @@ static void limits_hold(void **state)
     kg_str_release(&body);
 }
 
-/* Few bytes may ask for many. */
+/* A short request may ask for a long answer. */
 static void an_answer_has_a_bound(void **state)
 {
     const char *one = "{\"queries\": [\"evan\"], \"topk\": 1}";
@@ -322,7 +323,7 @@ static void health_and_metrics_are_there(void **state)
     assert_non_null(strstr(get("/other"), "HTTP/1.1 404"));
 }
 
-/* ---- with the retriever of this program ---- */
+/* ---- kedge's own retriever as the client ---- */
 
 struct asker {
     pthread_t thread;
@@ -385,7 +386,8 @@ static void many_clients_are_answered(void **state)
     }
 }
 
-/* More requests than may wait: some are told so, none is lost. */
+/* More requests than the queue holds: some are refused with a reason, and all get a
+ * reply. */
 static void a_full_queue_says_so(void **state)
 {
     enum { CLIENTS = 40 };
@@ -481,7 +483,7 @@ static void what_cannot_be_served_is_named(void **state)
     assert_int_equal(kg_search_service_start(&second, &o, &err), KG_EINVAL);
 }
 
-/* An answer for which there is no room is counted as the error that it becomes. */
+/* An answer that finds no room in memory becomes an error, and is counted as one. */
 static void an_answer_without_room_is_an_error_in_the_metrics(void **state)
 {
     struct kg_str body = {0};

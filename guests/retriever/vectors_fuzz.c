@@ -1,4 +1,4 @@
-/* Fuzz target: a file of vectors. If it opens, the first and the last are read. */
+/* Fuzz target: a file of vectors. If it opens, its first and last vectors are read. */
 #include "retriever/vectors.h"
 
 #include <stdlib.h>

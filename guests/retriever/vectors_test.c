@@ -1,5 +1,5 @@
-/* Tests of vectors that other programs wrote: those of files of FAISS and NumPy
- * themselves (tests/data/vectors), cut, lengthened and changed at a byte.
+/* Tests of vectors from other programs: files that FAISS and NumPy wrote
+ * (tests/data/vectors), truncated, extended, and with changed bytes.
  */
 #include "retriever/vectors.h"
 
@@ -12,7 +12,7 @@
 
 enum { ROWS = 6, COLS = 8, FAISS_HEADER = 45 };
 
-static struct kg_str bytes; /* of a file, changed */
+static struct kg_str bytes; /* of a file that is changed */
 
 static int release(void **state)
 {
@@ -46,14 +46,14 @@ static void refuses_file(const char *path, kg_status code, const char *words)
 static void refuses_bytes(const char *data, size_t n, kg_status code, const char *words)
 {
     struct kg_vectors v;
-    char *own = malloc(n + 1); /* to the byte, for a sanitizer */
+    char *own = malloc(n + 1); /* exact, for a sanitizer */
 
     memcpy(own, data, n);
     expect_refused(kg_vectors_open_bytes(&v, own, n, "bytes", &err), code, words);
     free(own);
 }
 
-/* flat.index with these bytes at a place of it. */
+/* flat.index is refused with these bytes at offset `at`. */
 static void refuses_changed(size_t at, const char *with, size_t n, kg_status code,
                             const char *words)
 {
@@ -109,7 +109,7 @@ static void files_of_other_programs_are_read(void **state)
     }
 }
 
-/* Whole pages of a map are let go, and come back. */
+/* Whole pages of the map are released and read again. */
 static void rows_can_be_read_again(void **state)
 {
     struct kg_vectors v;
@@ -158,7 +158,7 @@ static void other_files_are_named(void **state)
     refuses_bytes("IxZZ and more", 13, KG_EFORMAT, "begin with 'IxZZ'");
 }
 
-/* A file is as long as its header says, to the byte. */
+/* A file must have exactly the length that its header says. */
 static void a_cut_file_is_refused_at_every_length(void **state)
 {
     static const char *const files[] = {FILES "flat.index", FILES "fp32.npy",
@@ -190,7 +190,8 @@ static void a_header_means_what_it_says(void **state)
     refuses_changed(37, "\61", 1, KG_EFORMAT, "expected a count of 48 numbers, found 49");
 }
 
-/* A description and four zeros behind it.   file (256); returns its bytes */
+/* Writes a header with this description, and four zero bytes.   file (256); returns the
+ * length */
 static size_t put_npy(char *file, const char *text)
 {
     const size_t n = strlen(text);

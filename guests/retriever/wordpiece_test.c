@@ -1,5 +1,5 @@
-/* WordPiece: the ids of HuggingFace's `tokenizers` and what they decode to, what is
- * refused, and memory that is not there. */
+/* WordPiece: ids and decoded texts are those of HuggingFace's `tokenizers`, what is
+ * refused, and failed allocations. */
 #include "text/forms_testing.h"
 
 static void every_form_gives_the_ids_of_the_library(void **state)
@@ -12,7 +12,7 @@ static void every_form_gives_the_ids_of_the_library(void **state)
     "{\"type\":\"WordPiece\",\"unk_token\":\"?\",\"continuing_subword_prefix\":\"##\","  \
     "\"max_input_chars_per_word\":9,\"vocab\":{\"?\":0,\"a\":1,\"##b\":2}}"
 
-/* The model of these two fields, and what the message must name. */
+/* A WordPiece model with these fields is refused, and the message names the bad one. */
 static void fields_are_refused_by_name(void **state)
 {
     static const struct {

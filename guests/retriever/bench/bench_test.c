@@ -1,11 +1,11 @@
-/* The rows of the benchmarks of encoders and vectors. What is measured is not tested. */
+/* The benchmark rows of encoders and of vector search. Measured values are not tested. */
 #include "retriever/bench/retriever_bench.h"
 
 #include "tensor/backend_testing.h"
 
 #include <string.h>
 
-/* Whose ceilings are measured in no time, and mean nothing. */
+/* A report whose ceilings are measured so briefly that they mean nothing. */
 static struct kg_bench_report brief_report(struct kg_str *out,
                                            const struct kg_backend *be, enum kg_dtype ct)
 {
@@ -32,7 +32,7 @@ static void embedding_and_searching_are_measured(void **state)
     kg_str_release(&out);
 }
 
-/* Where the host touches none of the memory that is searched. */
+/* On a backend whose memory the host cannot touch. */
 static void searching_a_device_is_measured(void **state)
 {
     struct kg_str out = {0};

@@ -1,8 +1,8 @@
 /* Tests of vectors on a device: the answers of the CPU, to the last bit of every score
- * and in the same order, whatever shares a pass and however it is cut; what is taken and
- * what crosses is what is planned; threads take turns.
+ * and in the same order, however queries share a pass and passes are split; memory and
+ * transfers are as planned; threads take turns.
  *
- * On memory that no test here opens, and on emulated kernels in every schedule.
+ * On a backend whose memory no test may touch, and on emulated kernels in every schedule.
  */
 #include "retriever/dense/dense_internal.h"
 
@@ -19,12 +19,12 @@
 enum {
     DIM = 8,
     PASSAGES = KG_DENSE_BLOCK + 70, /* more than go up at once */
-    TEXTS = 611, /* of them differ: scores are shared by six or seven */
+    TEXTS = 611, /* different texts: six or seven passages share a score */
     FEW = 20,
     QUERIES = KG_DENSE_QUERIES,
     THREADS = 3,
     ASKED = 12,   /* by threads together */
-    SMALL = 4096, /* scores of a block: of one query 4096 passages, of 64 only 64 */
+    SMALL = 4096, /* scores of a block: for 1 query 4096 passages, for 64 only 64 */
 };
 
 static const struct kg_search_how ways[] = {
@@ -84,7 +84,7 @@ static void build(const char *name, int n)
     kg_encoder_close(e);
 }
 
-/* Once, for all groups of tests: no test changes a file. */
+/* Built once for all groups of tests, because no test changes a file. */
 static int make_indexes(void **state)
 {
     if (dir[0])
@@ -101,7 +101,7 @@ struct engine {
     struct kg_searcher *s;
 };
 
-/* be: NULL, the CPU */
+/* be: NULL for the CPU */
 static void start(struct engine *e, const char *name, const struct kg_search_how *way,
                   const struct kg_backend *be)
 {
@@ -135,7 +135,8 @@ static void find(struct kg_hits *hits, struct kg_searcher *s, int query, int top
     must(kg_searcher_find(hits, s, text, strlen(text), topk, &err));
 }
 
-/* *ties: neighbours of one score are added, which stand in the order of the corpus. */
+/* Equal answers. *ties: incremented for each pair of neighbours with equal scores, which
+ * must be in the order of the corpus. */
 static void same(const struct kg_hits *got, const struct kg_hits *want, int *ties)
 {
     assert_int_equal(got->n, want->n);
@@ -164,7 +165,7 @@ static void look_ahead(struct kg_searcher *s, int n, int topk)
     must(kg_searcher_ahead(s, ahead, (size_t)n, topk, &err));
 }
 
-/* Queries 0..n-1 in one pass. */
+/* Compares queries 0..n-1, searched in one pass. */
 static void compare(const struct engine *far, const struct engine *here, int n, int topk,
                     int *ties)
 {
@@ -179,8 +180,7 @@ static void compare(const struct engine *far, const struct engine *here, int n, 
     }
 }
 
-/* One and 64 queries a pass, of one block or of several, of fewer passages than are asked
- * for, too. */
+/* One query and 64 queries per pass, in one block and in several. */
 static void answers_are_the_cpus(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void more_than_there_are_is_all(void **state)
     }
 }
 
-/* ---- what it takes ---- */
+/* ---- memory ---- */
 static const struct kg_dense *vectors_of(const struct engine *e)
 {
     return e->index->dense;
@@ -234,7 +234,7 @@ static void plan_of(struct kg_dense_memory *plan, const char *name, enum kg_code
                        strcmp(name, "few") == 0 ? FEW : PASSAGES, DIM, &err));
 }
 
-/* As a run asks for it. */
+/* Plans the index as a run does. */
 static void must_plan(const struct kg_index *index, const struct kg_search_how *way,
                       uint64_t expected)
 {
@@ -248,7 +248,7 @@ static void must_plan(const struct kg_index *index, const struct kg_search_how *
     assert_int_equal(bytes, expected);
 }
 
-/* Of the device, by any number of searchers. */
+/* The plan is the device memory that any number of searchers take together. */
 static void a_plan_is_what_is_taken(void **state)
 {
     static const char *const names[] = {"few", "index"};
@@ -273,7 +273,7 @@ static void a_plan_is_what_is_taken(void **state)
             assert_int_equal(kg_pages_memory().most - before, plan.most);
             kg_index_device(&has, e.index);
             assert_int_equal(has.bytes, kg_pages_memory().held - before);
-            assert_null(vectors_of(&e)->codes.data); /* the host has none of them */
+            assert_null(vectors_of(&e)->codes.data); /* the host holds no codes */
             kg_searcher_close(another);
             stop(&e);
             assert_int_equal(kg_pages_memory().held, before);
@@ -316,7 +316,7 @@ static void a_byte_too_few_is_refused_with_the_numbers(void **state)
     assert_int_equal(kg_pages_memory().held, held);
 }
 
-/* ---- what crosses ---- */
+/* ---- transfers ---- */
 static void check_traffic(struct engine *e, int n, int64_t blocks)
 {
     const int64_t width = (PASSAGES + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
@@ -338,7 +338,7 @@ static void check_traffic(struct engine *e, int n, int64_t blocks)
     look_ahead(e->s, n, 3);
     pass = kg_buf_traffic(backend());
     launched[2] = emulated() ? kg_emu_lose(-1) : 0;
-    if (!emulated()) /* nothing is counted */
+    if (!emulated()) /* only the emulation counts */
         return;
     assert_int_equal(pass.up - texts.up - (texts.up - t0.up),
                      (uint64_t)(blocks * n * DIM) * sizeof(float));
@@ -349,7 +349,8 @@ static void check_traffic(struct engine *e, int n, int64_t blocks)
     assert_int_equal(launched[2] - launched[1] - (launched[1] - launched[0]), blocks);
 }
 
-/* Of Q queries 4 Q bytes a passage come down, 4 Q D a block go up; a launch a block. */
+/* For Q queries, 4 Q bytes per passage are downloaded and 4 Q D per block uploaded; one
+ * launch per block. */
 static void a_pass_crosses_as_much_as_is_said(void **state)
 {
     struct engine e;
@@ -370,7 +371,7 @@ struct asker {
     struct kg_searcher *s;
     int first;
     bool wrong;
-    char ids[ASKED][3][8]; /* that are expected */
+    char ids[ASKED][3][8]; /* expected ids */
 };
 
 static void *ask(void *user)
@@ -393,7 +394,7 @@ static void *ask(void *user)
     return NULL;
 }
 
-/* On int8 and in two blocks, between which others come. */
+/* With int8 and two blocks, so that other threads run between the blocks. */
 static void threads_take_turns(void **state)
 {
     static struct asker askers[THREADS];
@@ -461,7 +462,7 @@ static kg_status hear(void *user, const struct kg_retrieved *a, struct kg_err *e
     return KG_OK;
 }
 
-/* Its operations are called by the thread that polls, which also decodes. */
+/* The thread that polls calls the device, because it also decodes. */
 static void a_retriever_on_a_device_has_no_thread(void **state)
 {
     struct kg_retriever_opts opts = {
@@ -479,7 +480,7 @@ static void a_retriever_on_a_device_has_no_thread(void **state)
     before = threads_now();
     must(kg_retriever_open(&r, &opts, &err));
     assert_int_equal(threads_now(), before);
-    for (int i = 0; i < QUERIES + 2; i++) { /* more than share a pass */
+    for (int i = 0; i < QUERIES + 2; i++) { /* more than one pass takes */
         query_of(text, i);
         must(kg_retriever_ask(r, text, strlen(text), (uint64_t)i, &err));
     }

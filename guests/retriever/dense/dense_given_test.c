@@ -1,5 +1,5 @@
-/* Tests of an index whose vectors were made elsewhere: it is the one that the encoder
- * makes, and a file that does not belong to its passages leaves no index.
+/* Tests of an index whose vectors another program made: the index is the one that the
+ * encoder makes, and a file that does not match the passages leaves no index.
  */
 #include "retriever/dense/dense_internal.h"
 
@@ -14,7 +14,7 @@
 enum { DIM = 8, MANY = 150 };
 
 static char texts[MANY][64];
-static float made[MANY][DIM]; /* of them, by the encoder */
+static float made[MANY][DIM]; /* vectors of the texts, by the encoder */
 
 static void must(kg_status status)
 {
@@ -22,7 +22,8 @@ static void must(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* Threads keep scratch of the CPU's operations: memory is counted where one works. */
+/* Does not check for leaks: pool threads keep scratch of the CPU's operations. Memory is
+ * counted where only one thread works. */
 static int end(void **state)
 {
     (void)state;
@@ -83,7 +84,7 @@ static void put_npy(const float *x, int64_t n, int64_t cols)
     must(kg_npy_close(&npy, &err));
 }
 
-/* As FAISS writes a flat index of all. */
+/* Writes all vectors as FAISS writes a flat index. */
 static void put_faiss(bool distances)
 {
     char file[45 + sizeof made] = "IxFI";
@@ -108,7 +109,8 @@ static void all_made(void)
     put_corpus(MANY);
 }
 
-/* Of the corpus; vectors: a file of them, NULL: made here. */
+/* Builds an index of the corpus. vectors: a file of vectors; NULL: the encoder makes
+ * them */
 static kg_status try_index(struct kg_index_info *info, const char *folder,
                            const char *vectors)
 {
@@ -134,7 +136,7 @@ static void read_index(struct kg_str *out, const char *folder, const char *vecto
     must(kg_file_read(out, in_dir("index"), 1 << 24, &err));
 }
 
-/* Byte for byte. */
+/* The index with given vectors equals, byte for byte, the one with the encoder's. */
 static void same_index(const char *folder, const char *vectors)
 {
     struct kg_str found = {0}, want = {0};
@@ -147,7 +149,7 @@ static void same_index(const char *folder, const char *vectors)
     kg_str_release(&want);
 }
 
-/* Of the file `vectors` in the folder. */
+/* The file `vectors` is refused with this error, and no index is left. */
 static void refused(const char *folder, kg_status code, const char *part)
 {
     struct kg_index_info info;
@@ -164,7 +166,7 @@ static void refused(const char *folder, kg_status code, const char *part)
     kg_file_names_free(names, n);
 }
 
-/* One number of a vector becomes another; the matrix itself stays. */
+/* Refuses the vectors with one number replaced; the matrix in memory stays as it was. */
 static void refused_with(int row, float number, kg_status code, const char *part)
 {
     const float was = made[row][3];
@@ -188,7 +190,8 @@ static void vectors_from_elsewhere_make_the_same_index(void **state)
     same_index(MODEL, in_dir("vectors"));
 }
 
-/* Lines {"text": .., "vector": ..} become records: the key `vector` is not read. */
+/* Makes a corpus of lines {"text": .., "vector": ..}: the text becomes the contents, and
+ * the key `vector` is not read. */
 static void put_golden(void)
 {
     struct kg_str golden = {0}, corpus = {0};
@@ -203,7 +206,7 @@ static void put_golden(void)
     kg_str_release(&golden);
 }
 
-/* numpy's vectors in files of FAISS and NumPy: rounded to fp16 they are kedge's own. */
+/* The files have vectors that numpy computed; rounded to fp16 they equal kedge's own. */
 static void files_of_other_programs_make_the_same_index(void **state)
 {
     static const char *const files[] = {FILES "flat.index", FILES "distances.index",
@@ -222,7 +225,7 @@ static void every_passage_has_one_vector(void **state)
     put_npy(made[0], MANY - 1, DIM);
     refused(MODEL, KG_EFORMAT,
             "expected a vector of each passage, found 149 vectors for more passages");
-    /* the sample is other passages' then, until there are none */
+    /* more vectors than passages: sampled vectors match until the passages run out */
     put_npy(made[0], MANY, DIM);
     put_corpus(1);
     refused(MODEL, KG_EFORMAT, "expected a vector of each of 1 passages, found 150");
@@ -234,7 +237,8 @@ static void every_passage_has_one_vector(void **state)
     refused(MODEL, KG_EFORMAT, "vectors: expected a flat FAISS index");
 }
 
-/* Row 77 is in no sample of 150, row 149 is in each. */
+/* Row 77 is not in the sample that is compared with the encoder, row 149 is: numbers are
+ * checked in both. */
 static void a_vector_is_numbers_of_length_one(void **state)
 {
     (void)state;
@@ -250,7 +254,8 @@ static void a_vector_is_numbers_of_length_one(void **state)
     refused(MODEL, KG_EFORMAT, "found 0");
 }
 
-/* A little longer is what fp16 makes; distances are not in the order of products then. */
+/* fp16 rounding may leave a vector slightly longer than 1. Products allow that, but L2
+ * distances would then order passages differently. */
 static void distances_want_lengths_that_are_equal(void **state)
 {
     struct kg_index_info info;
@@ -331,7 +336,7 @@ static void another_encoder_or_order_is_found_out(void **state)
     refused(MODEL, KG_ECONFLICT, "vector 1: ");
 }
 
-/* What is there of an index before stays. */
+/* A failed build keeps the previous index. */
 static void an_index_gives_way_to_a_whole_one_alone(void **state)
 {
     struct kg_index_info want, info;
@@ -380,7 +385,8 @@ static void a_sample_is_so_of_as_many_as_there_can_be(void **state)
     assert_true(kg_given_sampled(&v, 0) && kg_given_sampled(&v, v.rows - 1));
 }
 
-/* Angles whose cosine is on either side. */
+/* Only the direction counts, not the length. The angles have cosines just above and just
+ * below the limit. */
 static void a_cosine_is_of_directions_alone(void **state)
 {
     static const float made_here[] = {0.6f, 0.8f}, zeros[2];
@@ -410,7 +416,7 @@ static void without_memory_nothing_is_left(void **state)
     (void)state;
     all_made();
     put_npy(made[0], MANY, DIM);
-    must(try_index(&info, MODEL, in_dir("vectors"))); /* scratch of this thread */
+    must(try_index(&info, MODEL, in_dir("vectors"))); /* makes this thread's scratch */
     before = kg_mem_current_bytes();
     for (uint64_t n = 1; !done; n++) {
         assert_true(n < 3000);

@@ -1,5 +1,5 @@
-/* Tests of vectors in an index: found as by a plain loop over the vectors of the encoder,
- * alone and joined with words, and what is refused.
+/* Tests of vectors in an index: they are found as by a plain loop over the encoder's
+ * vectors, alone and fused with words, and invalid ones are refused.
  */
 #include "retriever/dense/dense_internal.h"
 
@@ -15,11 +15,11 @@
 #define OTHER "tests/data/encoder/xlm-roberta"
 
 enum {
-    FEW = 1500, /* of one block of scores */
+    FEW = 1500, /* all in one block of scores */
     DIM = 8,
     QUERIES = 70,
     TOPK = 5,
-    PASSAGES = KG_DENSE_BLOCK + QUERIES, /* of two */
+    PASSAGES = KG_DENSE_BLOCK + QUERIES, /* in two blocks */
 };
 
 static const struct kg_search_how dense = {
@@ -42,7 +42,8 @@ static void must(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* Threads keep scratch of the CPU's operations: memory is counted where one works. */
+/* Does not check for leaks: pool threads keep scratch of the CPU's operations. Memory is
+ * counted where only one thread works. */
 static int end(void **state)
 {
     (void)state;
@@ -90,7 +91,7 @@ static void embed_all(float *out, struct kg_encoder *e, char (*of)[96], int n,
     free(in);
 }
 
-/* Of what the corpus file has. */
+/* Builds an index of the corpus file. */
 static kg_status build_again(const char *folder, struct kg_index_info *info)
 {
     const struct kg_encoder_opts opts = {.query_prefix = "query: "};
@@ -169,7 +170,7 @@ static double plain_score(int query, int passage)
     return sum;
 }
 
-/* The topk best, computed without an index. */
+/* The hits are the topk best passages by scores that are computed without an index. */
 static void check_plain(const struct kg_hits *hits, int query)
 {
     double worst = hits->passages[hits->n - 1].score;
@@ -208,7 +209,8 @@ static void check_nearest(const struct kg_search_how *how)
     stop(&e);
 }
 
-/* Of more passages than have their scores at once, and near the last of them. */
+/* With more passages than one block has scores for, and nearest vectors in the last
+ * block. */
 static void the_nearest_vectors_are_found(void **state)
 {
     (void)state;
@@ -235,7 +237,8 @@ static void keep_answers(struct answer *to, const struct kg_hits *hits)
     }
 }
 
-/* Where a look ahead said something else: another text as long, another topk. */
+/* What was looked ahead must not answer another query: another text of the same length,
+ * or another topk. */
 static void ask_otherwise(const struct engine *e, const struct kg_search_how *how,
                           const char *said)
 {
@@ -260,7 +263,8 @@ static void ask_otherwise(const struct engine *e, const struct kg_search_how *ho
     assert_int_equal(hits.n, TOPK + 1);
 }
 
-/* With a look ahead and without, in any order, on any number of threads. */
+/* A query has the same answer with and without look-ahead, in any order, on any number of
+ * threads. */
 static void check_shared(const struct kg_search_how *how)
 {
     static struct answer want[QUERIES][TOPK], got[TOPK];
@@ -299,7 +303,7 @@ static void queries_of_one_pass_have_their_own_answers(void **state)
     check_shared(&dense_bytes);
 }
 
-/* ---- a byte a number ---- */
+/* ---- one byte per number ---- */
 static void same_answers(const struct kg_search_how *halves,
                          const struct kg_search_how *bytes, int topk)
 {
@@ -329,12 +333,12 @@ static void bytes_find_what_halves_find(void **state)
     same_answers(&dense, &dense_bytes, 1);
     same_answers(&dense, &dense_bytes, KG_INDEX_TOPK_MAX);
     same_answers(&hybrid, &hybrid_bytes, TOPK);
-    build(3); /* fewer than are asked for */
+    build(3); /* fewer than topk */
     same_answers(&dense, &dense_bytes, TOPK);
 }
 
-/* A product by the codes of x is no further off than its bound says, and the bound is not
- * much more than the worst query needs. */
+/* The error of a product with the codes of x is within the bound, and the bound is at
+ * most 1/0.9 of what the worst query needs. */
 static void a_bound_holds_and_is_close(void **state)
 {
     enum { N = 96 };
@@ -353,7 +357,7 @@ static void a_bound_holds_and_is_close(void **state)
             halves[d] = kg_half_of(x[d]);
         }
         kg_dense_shrink(codes, &scale, &bound, halves, N);
-        /* the worst query points along what was lost */
+        /* the worst query is parallel to the rounding error */
         for (int d = 0; d < N; d++) {
             const double kept = (double)scale * codes[d];
             const double q = (double)kg_half_float(halves[d]) - kept;
@@ -386,7 +390,7 @@ static void rank_of(size_t *rank, const struct kg_hits *hits, const char *id)
             return;
 }
 
-/* A hybrid score is what the places in both rankings make. */
+/* A hybrid score depends only on the passage's ranks in both rankings. */
 static void hybrid_joins_places(void **state)
 {
     static struct answer words[KG_HYBRID_DEPTH];
@@ -439,7 +443,7 @@ static void rankings_are_fused(void **state)
     assert_float_equal(best[0].score, 0.75, 1e-15);
     assert_int_equal(best[1].row, 1);
     assert_float_equal(best[1].score, 0.375, 1e-15);
-    assert_int_equal(best[2].row, 2); /* least of one, greatest of the other */
+    assert_int_equal(best[2].row, 2); /* the lowest of x, the highest of y */
     assert_float_equal(best[2].score, 0.25, 1e-15);
     assert_int_equal(kg_rank_fuse(best, 1, &a, &none, KG_FUSION_RANK), 1);
     assert_int_equal(best[0].row, 4);
@@ -507,7 +511,7 @@ static void an_index_of_words_has_no_vectors(void **state)
     refuses(&dense, KG_EINVAL, "expected an index with vectors");
 }
 
-/* The last tensor of a copy of the encoder becomes NaN. */
+/* The last tensor of a copy of the encoder is filled with NaN. */
 static void what_is_no_vector_leaves_no_index(void **state)
 {
     static const char *const files[] = {"config.json", "modules.json", "tokenizer.json"};
@@ -530,7 +534,7 @@ static void what_is_no_vector_leaves_no_index(void **state)
     assert_false(kg_file_exists(in_dir("index")));
 }
 
-/* One half of passage 18's vector becomes NaN under an index that is not sealed. */
+/* One number of passage 18's vector becomes NaN in an index whose seal is not checked. */
 static void a_file_with_nan_in_a_vector_is_refused(void **state)
 {
     struct kg_index *index;
@@ -552,7 +556,8 @@ static void a_file_with_nan_in_a_vector_is_refused(void **state)
     kg_index_close(index);
 }
 
-/* As `sql` leaves an index of 70 passages, which is not sealed, it says `part`. */
+/* Changes an index of 70 passages with `sql`; opened without its seal, it is refused with
+ * `part`. */
 static void is_refused_after(const char *sql, const char *part)
 {
     struct kg_index *index;
@@ -584,7 +589,7 @@ static void rows_of_vectors_are_where_they_belong(void **state)
                      "expected 70 vectors, found 64");
 }
 
-/* What SQLite says of a row that it cannot read is what is said. */
+/* If SQLite cannot read a row, its error is reported, and not a missing row. */
 static void a_damaged_row_is_not_a_missing_one(void **state)
 {
     int64_t page, size;
@@ -620,7 +625,8 @@ static void more_than_can_be_searched_one_by_one_is_refused(void **state)
     assert_non_null(strstr(err.message, "docs/search-at-scale.md"));
 }
 
-/* Wikipedia of 2018 by E5, and the most that there may be: no byte of it is taken. */
+/* The size of Wikipedia 2018 with E5, and the largest size allowed. The check allocates
+ * nothing. */
 static void a_machine_without_room_is_told(void **state)
 {
     struct kg_dense d = {
@@ -657,7 +663,7 @@ static void halves_are_nearest(void **state)
         assert_int_equal(kg_half_of(x), h);
         assert_int_equal(kg_half_of(-x), h | 0x8000u);
         assert_int_equal(kg_half_of(x + (y - x) * 0.25f), h);
-        if (y > x) /* a tie goes to the even one */
+        if (y > x) /* ties go to even */
             assert_int_equal(kg_half_of(x + (y - x) * 0.5f), h + (h & 1u));
     }
     assert_float_equal(kg_half_float(0x3c00), 1, 0);

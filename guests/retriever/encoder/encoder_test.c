@@ -1,6 +1,6 @@
-/* Tests of encoders: tiny random ones against vectors that numpy computed
- * (tools/oracle/make_encoder.py), bit for bit against themselves over batches, threads
- * and what computes, and what folders are refused.
+/* Tests of encoders: tiny random ones agree with vectors that numpy computed
+ * (tools/oracle/make_encoder.py), give the same bits for any batch, number of threads and
+ * backend, and unsuitable folders are refused.
  */
 #include "retriever/encoder/encoder.h"
 
@@ -45,8 +45,8 @@ static void embed(float *out, const struct kg_encoder *e, const char *const *tex
     kg_embedder_close(m);
 }
 
-/* Threads keep scratch of the CPU's operations: what was held before a test is held after
- * it. */
+/* Pool threads keep scratch of the CPU's operations, so a test must only return to the
+ * memory that was held before it. */
 static uint64_t held;
 
 static int begin(void **state)
@@ -97,11 +97,11 @@ static void vectors_are_those_of_numpy(void **state)
 {
     (void)state;
     check_golden(DATA "bert");        /* mean, token types, fp32 */
-    check_golden(DATA "xlm-roberta"); /* cls, positions behind padding, fp16, a prefix */
+    check_golden(DATA "xlm-roberta"); /* cls, positions after padding, fp16, a prefix */
 }
 
 /* ---- one text, one vector ---- */
-/* 64 texts, of 2 to more than the 16 tokens that are read.   at (MANY): where each is */
+/* 64 texts of 2 to more than 16 tokens, of which 16 are read.   at (MANY): the texts */
 static void make_texts(const char **at, char (*texts)[128])
 {
     static const char *const words[] = {"cat", "dog", "running", "q", "house", "."};
@@ -142,7 +142,7 @@ static void a_vector_does_not_depend_on_its_batch_or_on_threads(void **state)
     kg_encoder_close(e);
 }
 
-/* More texts than a pack has tokens for. */
+/* More texts than one pack has room for, so the packs split them at various places. */
 static void packs_are_cut_anywhere(void **state)
 {
     enum { TIMES = 6 };
@@ -166,7 +166,7 @@ static void packs_are_cut_anywhere(void **state)
     free(got);
 }
 
-/* Each in a pack of its own, and all in one. */
+/* Texts in one pack and texts alone have the CPU's vectors, bit for bit. */
 static void a_vector_is_the_cpus(void **state)
 {
     static const char *const folders[] = {DATA "bert", DATA "xlm-roberta"};
@@ -196,7 +196,7 @@ static void a_vector_is_the_cpus(void **state)
     }
 }
 
-/* What is planned of a backend's memory is what is taken, to the byte. */
+/* The plan of a backend's memory is exact to the byte. */
 static void a_plan_is_what_is_taken(void **state)
 {
     struct kg_encoder_memory plan;
@@ -209,7 +209,7 @@ static void a_plan_is_what_is_taken(void **state)
     (void)state;
     must(kg_backend_open(&be, backend_name, &err));
     must(kg_encoder_plan(&plan, DATA "bert", be, &err));
-    before = kg_pages_memory().held; /* the most is counted from here */
+    before = kg_pages_memory().held; /* the peak is counted from here */
     e = open_with(DATA "bert", (struct kg_encoder_opts){0});
     embed(out, e, &text, 1, KG_TEXT_PLAIN);
     kg_encoder_close(e);
@@ -218,7 +218,7 @@ static void a_plan_is_what_is_taken(void **state)
     assert_int_equal(kg_pages_memory().held, before);
 }
 
-/* As docs/gpu.md counts them. */
+/* The launches are those that docs/gpu.md counts. */
 static void a_pack_is_few_launches(void **state)
 {
     enum { BEFORE = 5, OF_A_LAYER = 16 };
@@ -291,7 +291,7 @@ static void copy_folder(void)
             kg_file_copy(kg_path_in(DATA "bert", files[i]).text, in_dir(files[i]), &err));
 }
 
-/* The file with `old` replaced by `new` in it. */
+/* Replaces `old` by `new` in the file. */
 static void change(const char *name, const char *old, const char *new)
 {
     struct kg_str text = {0}, out = {0};
@@ -414,7 +414,7 @@ static void folders_that_are_none_are_refused(void **state)
             "max_tokens: expected more than the tokenizer's 2 special tokens, found 2");
 }
 
-/* RoBERTa's: from behind that of padding, so there are fewer for a text. */
+/* RoBERTa's positions begin after that of padding, so fewer are left for a text. */
 static void positions_begin_behind_padding(void **state)
 {
     (void)state;
@@ -454,7 +454,7 @@ static void pooling_is_known_or_asked_for(void **state)
     assert_memory_equal(here, there, sizeof here);
 }
 
-/* Without its Normalize a vector has the length that it has. */
+/* Without the Normalize module a vector keeps its length. */
 static void modules_say_whether_vectors_have_length_1(void **state)
 {
     const char *text = "a dog";
@@ -506,7 +506,7 @@ static void what_is_no_number_is_no_vector(void **state)
     (void)state;
     copy_folder();
     must(kg_file_read(&file, in_dir("model.safetensors"), 1 << 20, &err));
-    memset(file.data + file.len - 64, 0xff, 64); /* of the last tensor: a NaN */
+    memset(file.data + file.len - 64, 0xff, 64); /* NaN in the last tensor */
     must(kg_file_write_atomic(in_dir("model.safetensors"), file.data, file.len, &err));
     kg_str_release(&file);
     e = open_with(dir, (struct kg_encoder_opts){0});
@@ -517,7 +517,8 @@ static void what_is_no_number_is_no_vector(void **state)
     kg_encoder_close(e);
 }
 
-/* Packs are cut where texts of random weights do not fit: the vectors are the same. */
+/* With random weights: 300 texts need several packs, and each has the vector that it has
+ * alone, of length 1. */
 static void tokens_of_random_weights_have_vectors(void **state)
 {
     enum { TEXTS = 300, LONG = 20 };
@@ -623,7 +624,7 @@ int main(void)
     const struct CMUnitTest planned[] = {cmocka_unit_test(a_plan_is_what_is_taken)};
     int failed = cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 
-    /* whose memory no test here opens */
+    /* a backend whose memory no test may touch */
     backend_name = "far";
     failed += cmocka_run_group_tests_name("encoder, far", elsewhere, NULL, NULL);
     failed += cmocka_run_group_tests_name("encoder, far, memory", planned, NULL, NULL);
