@@ -1,5 +1,5 @@
-/* A frozen base in 4 or 8 bits has every bit of the same values in bf16: weights as they
- * are read, losses, gradients of adapters. It takes less memory, and what it cannot be is
+/* A frozen base in 4 or 8 bits gives the same bits as the same values in bf16: weights,
+ * losses, and gradients of adapters. It takes less memory, and what cannot be rounded is
  * refused by name.
  */
 #include "gguf/export.h"
@@ -21,8 +21,8 @@ static int teardown(void **state)
     return kg_file_remove_tree(root, &e) == KG_OK ? 0 : -1;
 }
 
-/* Columns of whole blocks of 256, of 32 and of neither; rows of q and k in the order of
- * llama.cpp; a tied head; experts. */
+/* These cover columns in whole blocks of 256, of 32 and of neither; rows of q and k in
+ * llama.cpp's order; a tied head; experts. */
 static const char *const archs[] = {"llama_bias", "qwen3", "mixtral", "olmoe"};
 static const char *const types[] = {"q8_0", "q4_0", "q4_k"};
 enum { N_ARCHS = 4, N_TYPES = 3 };
@@ -62,7 +62,7 @@ static void write_gguf(const char *arch, const char *type)
     NEED(kg_model_export(path_of(arch, ""), path_of(arch, end), &opts, err));
 }
 
-/* with: trains adapters, else for inference */
+/* with: opens for training adapters, else for inference */
 static struct kg_model *open_as(const char *path, const char *base_dtype, bool with)
 {
     const struct kg_lora lora = {.rank = 3, .alpha = 5};
@@ -90,7 +90,7 @@ static void same_weights(const struct kg_model *a, const struct kg_model *b)
     }
 }
 
-/* B is not zero: adapters take part. */
+/* Sets the adapters' weights, so that B is not zero and they have an effect. */
 static void move(struct kg_model *m)
 {
     float *w = test_alloc((size_t)m->n_elements, sizeof *w);
@@ -153,7 +153,8 @@ static void as_stored_has_the_bits_of_bf16(void **state)
         }
 }
 
-/* Rounded here, or by `kedge export`. */
+/* Rounding while opening gives the types and values of a file that `kedge export`
+ * rounded. */
 static void weights_are_rounded_as_an_export_rounds_them(void **state)
 {
     (void)state;
@@ -173,7 +174,7 @@ static void weights_are_rounded_as_an_export_rounds_them(void **state)
                   "as_stored");
 }
 
-/* From blocks of one type to those of another. */
+/* From blocks of one type to blocks of another. */
 static void a_file_may_be_rounded_again(void **state)
 {
     (void)state;
@@ -185,7 +186,7 @@ static void a_file_may_be_rounded_again(void **state)
     kg_model_free(a);
 }
 
-/* So that who reads the folder beside another base knows. */
+/* kedge_base.json names the type, so that a reader with another base can tell. */
 static void a_folder_of_adapters_says_what_the_base_was_rounded_to(void **state)
 {
     static const char *const rows[][2] = {
@@ -232,7 +233,8 @@ static void planned_memory_is_that_of_the_model(void **state)
     }
 }
 
-/* What a benchmark multiplies: as if the same model had been written and read. */
+/* For benchmarks: a model that was never written is rounded as if it had been written and
+ * read. */
 static void a_fresh_model_is_rounded_too(void **state)
 {
     struct kg_model_config c;

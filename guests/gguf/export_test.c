@@ -1,5 +1,5 @@
-/* Checkpoints as GGUF files: what is read again has every value, and what GGUF cannot say
- * is refused by name. */
+/* Checkpoints as GGUF files: what is written reads back with every value, and what GGUF
+ * cannot express is refused by name. */
 #include "gguf/export.h"
 #include "model/model_internal.h"
 #include "model/model_testing.h"
@@ -49,7 +49,8 @@ static int64_t count_values(const struct kg_st_tensor *t)
     return n;
 }
 
-/* The largest difference of a tensor here and there, relative to its largest value. */
+/* The largest difference between two tensors, relative to the largest value of the
+ * first. */
 static double difference(const struct kg_st_tensor *a, const struct kg_st_tensor *b)
 {
     const int64_t n = count_values(a);
@@ -67,7 +68,7 @@ static double difference(const struct kg_st_tensor *a, const struct kg_st_tensor
     return size > 0 ? most / size : most;
 }
 
-/* Of all matrices, or of all tensors that are none. */
+/* The largest difference of all matrices, or of all other tensors. */
 static double differences(const struct kg_st_set *a, const struct kg_st_set *b,
                           bool matrices)
 {
@@ -97,7 +98,7 @@ static void compare(const char *model, const char *path, double matrices, double
     kg_st_close(b);
 }
 
-/* tests/data/reference, of which the others have what GGUF cannot say */
+/* models of tests/data/reference that GGUF can express */
 static const char *const written[] = {
     "granite", "llama_bias",    "llama_yarn", "mixtral",   "olmo2", "olmoe",
     "phi3",    "phi3_longrope", "qwen2",      "qwen2_moe", "qwen3"};
@@ -125,7 +126,7 @@ static void types_round_as_they_do(void **state)
 {
     static const struct {
         const char *type;
-        double most; /* of a matrix, against its largest value */
+        double most; /* largest error of a matrix, relative to its largest value */
     } types[] = {{"f32", 0},
                  {"f16", 0x1p-11},
                  {"bf16", 0x1p-8},
@@ -140,7 +141,8 @@ static void types_round_as_they_do(void **state)
     }
 }
 
-/* A fresh model whose rows have 256 values, but for those of down_proj. */
+/* A fresh model whose rows have 256 values, except those of down_proj, which have
+ * `ffn`. */
 static void write_wide(const char *dir, int32_t ffn)
 {
     const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
@@ -154,7 +156,8 @@ static void write_wide(const char *dir, int32_t ffn)
     kg_model_free(m);
 }
 
-/* What a half, or a block's scale of that type, cannot hold is refused, not infinite. */
+/* A weight that fp16, or the fp16 scale of a block, cannot hold is refused instead of
+ * becoming infinite. */
 static void a_weight_that_a_type_cannot_hold_is_refused(void **state)
 {
     static const struct {
@@ -241,7 +244,7 @@ static void a_file_that_comes_in_goes_out_with_the_same_tensors(void **state)
     }
 }
 
-/* ---- what cannot be said ---- */
+/* ---- what GGUF cannot express ---- */
 
 static void fields_without_a_key_are_refused_by_name(void **state)
 {
@@ -271,7 +274,7 @@ static void fields_without_a_key_are_refused_by_name(void **state)
     }
 }
 
-/* As when they are read: values are in tests/llama_cpp_test.c. */
+/* Checks as on reading; tests/llama_cpp_test.c compares values. */
 static void adapters_are_refused_beside_another_model(void **state)
 {
     static const struct {
@@ -302,7 +305,7 @@ static void adapters_are_refused_beside_another_model(void **state)
     }
 }
 
-/* ---- what a killed or stopped one leaves ---- */
+/* ---- after a killed or stopped writer ---- */
 
 static void files_of_killed_writers_are_removed(void **state)
 {
@@ -321,7 +324,7 @@ static void files_of_killed_writers_are_removed(void **state)
     assert_true(kg_file_exists(running));
 }
 
-/* The last test: the signal stays known. */
+/* Must be the last test, because the stop request stays set. */
 static void a_signal_leaves_nothing(void **state)
 {
     char path[96], **names;

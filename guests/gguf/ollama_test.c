@@ -1,8 +1,7 @@
-/* Modelfiles for Ollama: of every line of tests/data/ollama/modelfiles.jsonl the chat
- * template gives the Modelfile, or the refusal, that stands there. What Go's
- * text/template writes by those Modelfiles is what Jinja writes
- * (tools/oracle/make_ollama.py, which calls this program with a word to have them
- * printed). */
+/* Modelfiles for Ollama: each line of tests/data/ollama/modelfiles.jsonl has a chat
+ * template and the expected Modelfile or refusal. Go's text/template with those
+ * Modelfiles writes what Jinja writes; tools/oracle/make_ollama.py checked that, and
+ * calls this program with an argument to print them. */
 #include "gguf/ollama.h"
 
 #include "base/file.h"
@@ -13,7 +12,7 @@
 #include <string.h>
 
 static char dir[] = "/tmp/kg_ollama_test_XXXXXX";
-static struct kg_tokenizer *plain, *spm; /* without a token before a text, and with <s> */
+static struct kg_tokenizer *plain, *spm; /* spm adds <s> before a text, plain nothing */
 
 static void open_tokenizers(void)
 {
@@ -41,7 +40,8 @@ static void open_tokenizers(void)
     NEED(kg_file_remove_tree(dir, err));
 }
 
-/* The template's own text, or that of a file. It finds its special tokens in a folder. */
+/* Opens the template's own text or that of a file. Special tokens are read from a
+ * folder. */
 static void open_chat(struct kg_chat_template **t, const struct kg_json *line,
                       bool is_spm)
 {
@@ -67,14 +67,14 @@ static void open_chat(struct kg_chat_template **t, const struct kg_json *line,
     kg_str_release(&text);
 }
 
-/* Without the name of the folder that a test had. */
+/* The message without the name of the test's folder. */
 static const char *said(const struct kg_err *e)
 {
     const size_t n = strlen(dir);
     return e->message + (strncmp(e->message, dir, n) == 0 ? n : 0);
 }
 
-/* The Modelfile, or the message of its refusal.   returns the status */
+/* Makes the Modelfile of a line.   returns the status; on a refusal *e has the message */
 static kg_status make(struct kg_str *out, const struct kg_json *line, struct kg_err *e)
 {
     const char *kind = kg_json_text(kg_json_get(line, "tokenizer"), NULL);
@@ -132,7 +132,7 @@ static void modelfiles_are_those_that_go_and_jinja_agree_on(void **state)
     assert_int_equal(each_line(check), 32);
 }
 
-/* One whose name or end token is that of a hostile file. */
+/* A hostile file's name or end token is refused. */
 static void refuses(const char *from, const char *end)
 {
     const int32_t eos = kg_tokenizer_find(plain, end);

@@ -1,5 +1,6 @@
-/* Tokenizers of GGUF files: tokens are llama.cpp's, or the model's own, for every name of
- * a pre-tokenizer, and tokenizers that are written are read with the same tokens. */
+/* Tokenizers of GGUF files: for every pre-tokenizer name the tokens are those of
+ * llama.cpp, or of the original model; and a tokenizer that is written reads back with
+ * the same tokens. */
 #include "text/tokenizer.h"
 
 #include "base/file.h"
@@ -54,7 +55,7 @@ static void finish(struct kg_gguf_writer *w, size_t rows)
     kg_gguf_writer_release(w);
 }
 
-/* vocab.gguf with another pre-tokenizer. */
+/* Writes vocab.gguf with another pre-tokenizer name. */
 static void write_pre(const char *pre)
 {
     struct kg_gguf_writer w = {.open = false};
@@ -68,7 +69,7 @@ static void write_pre(const char *pre)
     kg_gguf_close(&g);
 }
 
-/* A model's folder that has only a tokenizer, as a file. */
+/* Writes the tokenizer of a model folder as a GGUF file. */
 static void write_tokenizer(const char *from, size_t rows)
 {
     struct kg_gguf_writer w = {.open = false};
@@ -96,7 +97,7 @@ static void read_texts(void)
     kg_jsonl_close(r);
 }
 
-/* SHA-1 of the ids of a hundred texts, with -1 after each. */
+/* SHA-1 of the ids of a hundred texts, each followed by -1. */
 static void hash_hundred(char hash[KG_DIGEST_TEXT], const struct kg_tokenizer *tok,
                          const struct kg_json_doc *of)
 {
@@ -108,7 +109,7 @@ static void hash_hundred(char hash[KG_DIGEST_TEXT], const struct kg_tokenizer *t
         const char *text = kg_json_text(kg_json_get(of[i].root, "text"), &n);
         ids.n = 0;
         NEED(kg_tokenizer_encode(&ids, tok, text, n, (struct kg_encode_opts){0}, err));
-        if (ids.n > 0) /* else there may be no array */
+        if (ids.n > 0) /* without ids the array may be NULL */
             kg_digest_put(&d, ids.ids, ids.n * sizeof *ids.ids);
         kg_digest_put(&d, (const int32_t[]){-1}, sizeof(int32_t));
     }
@@ -116,7 +117,7 @@ static void hash_hundred(char hash[KG_DIGEST_TEXT], const struct kg_tokenizer *t
     kg_ids_release(&ids);
 }
 
-/* tools/oracle/make_gguf.py */
+/* tools/oracle/make_gguf.py wrote the expected hashes. */
 static void tokens_are_those_expected(void **state)
 {
     struct kg_jsonl *r;
@@ -193,7 +194,8 @@ static void a_tokenizer_that_is_written_is_read_as_it_was(void **state)
     }
 }
 
-/* llama.cpp looks for pieces of this type in the text as it is given. */
+/* llama.cpp searches user-defined pieces in the text as given, so they are written with
+ * spaces. */
 static void pieces_of_users_have_spaces(void **state)
 {
     struct kg_gguf g;
