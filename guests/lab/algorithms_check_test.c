@@ -188,7 +188,7 @@ static void what_theory_says_holds(void **state)
         for (int n = 0; n < r.n; n++) {
             double x = number(r.doc[n].root, cases[i].path);
 
-            if (text_of(r.doc[n].root, "gradient")[0]) /* published is biased */
+            if (text_of(r.doc[n].root, "gradient")[0]) /* the published one is biased */
                 continue;
             if (!(fabs(x - cases[i].value) < 1e-9))
                 fail_msg("%s, %s: expected %g, found %g", cases[i].words, cases[i].path,

@@ -13,7 +13,7 @@
 enum { RANKS = 2 };
 
 struct asked {
-    const char *backend, *folder, *fails; /* fails: what FAKE_NCCL is */
+    const char *backend, *folder, *fails; /* fails: value of FAKE_NCCL */
     const char *says;                     /* says: NULL if NCCL is not mentioned */
     const char *environment[RANKS];       /* VIRTUAL_ENV of ranks, if no folder */
     bool json, ok;

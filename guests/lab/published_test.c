@@ -524,7 +524,7 @@ static char folder[] = "/tmp/kedge-published-XXXXXX";
 static const struct stand_in {
     const char *runs;
     const char *tokenizer; /* folder */
-    const char *chat;      /* template beside it, where the folder has none */
+    const char *chat;      /* template, if the folder has none */
     bool distilled; /* R1's special tokens replace Qwen's, as in the distilled model */
     const char *data;
 } stand_ins[] = {

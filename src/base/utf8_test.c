@@ -19,7 +19,7 @@ static const char *const good[] = {"",
                                    "\xef\xbf\xbf",
                                    "\xf0\x90\x80\x80",
                                    "\xf4\x8f\xbf\xbf"};
-static const char *const bad[] = {"\x80",             /* begins nothing */
+static const char *const bad[] = {"\x80",             /* no start byte */
                                   "\xc1\xbf",         /* overlong */
                                   "\xe0\x9f\xbf",     /* overlong */
                                   "\xf0\x8f\xbf\xbf", /* overlong */

@@ -320,7 +320,7 @@ static void broken_files_are_refused_with_the_byte(void **state)
     kg_str_release(&s);
 }
 
-/* ---- as a folder ---- */
+/* ---- a file as a model folder ---- */
 
 static void put_whole(struct kg_str *s, const char *arch, void (*more)(struct kg_str *),
                       uint64_t n_more)

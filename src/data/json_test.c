@@ -360,7 +360,7 @@ static void strings_are_escaped_and_always_valid(void **state)
          "a\xef\xbf\xbd\""},
         {"\xc0\x80", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* overlong */
         {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* surrogate */
-        {"\xf0\x9f\x98z\xe2\x82", 6, "\"\xef\xbf\xbdz\xef\xbf\xbd\""},   /* cut */
+        {"\xf0\x9f\x98z\xe2\x82", 6, "\"\xef\xbf\xbdz\xef\xbf\xbd\""},   /* truncated */
         {"", 0, "\"\""},
     };
     struct kg_str out = {0};

@@ -615,7 +615,7 @@ static void difference_compares_values_not_spelling(void **state)
     kg_str_release(&out);
 }
 
-/* ---- torture ---- */
+/* ---- failed allocations ---- */
 
 static kg_status whole_life(void)
 {

@@ -47,7 +47,7 @@ struct hub_manners {
     const char *list;   /* NULL, or the list's body */
     const char *answer; /* NULL, or status line and header of every answer of the hub */
     const char *page;   /* its body */
-    const char *file_answer, *file_page; /* the same of files alone */
+    const char *file_answer, *file_page; /* the same for files only */
     const char *location;                /* NULL, or the address given for LFS files */
     bool renamed; /* "tiny" was renamed org/tiny: its old name is redirected */
 };
@@ -84,7 +84,7 @@ static inline void hub_reply(int fd, const char *head, const char *body)
     hub_say(fd, body, strlen(body));
 }
 
-/* The digest by which the hub identifies it. */
+/* The digest by which the hub identifies the file. */
 static inline void hub_digest(char text[KG_DIGEST_TEXT], const struct hub_file *f)
 {
     struct kg_digest d;
@@ -125,7 +125,7 @@ static inline void hub_reply_list(int fd)
     hub_reply(fd, "200 OK\r\nContent-Type: application/json", text);
 }
 
-/* The bytes from the requested one on, or all. */
+/* Replies with the bytes from the requested offset on, or with all. */
 static inline void hub_reply_bytes(int fd, const struct hub_file *f, const char *range)
 {
     size_t first = 0, last = f->n - 1, n, sent;
@@ -246,7 +246,7 @@ static inline void hub_answer(int fd, int host, const char *path, const char *ra
                   "{\"error\": \"none\"}");
 }
 
-/* The value of a field, or NULL; cut off where it ends. */
+/* The value of a header field, terminated in place, or NULL. */
 static inline char *hub_field(char *head, const char *name)
 {
     char *at = strstr(head, name);
@@ -335,7 +335,7 @@ static inline void hub_add(const char *path, const char *bytes, size_t n, bool l
     hub.files[hub.n++] = (struct hub_file){path, bytes, n, lfs};
 }
 
-/* Number of occurrences of the words in the log. */
+/* Number of times that the log contains the words. */
 static inline int hub_count(const char *words)
 {
     int n = 0;

@@ -136,7 +136,7 @@ static void alone_a_rank_takes_what_is_asked(void **state)
     assert_int_equal(choose(&alone, &any), 0);
 }
 
-/* ---- alike ---- */
+/* ---- equal devices ---- */
 
 /* In what rank 1 differs from rank 0. */
 enum unlike { NOTHING, TRAIT, BITS, DEVICE };

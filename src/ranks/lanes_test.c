@@ -62,7 +62,7 @@ static void the_counter_adds_along_the_tree(void **state)
     }
 }
 
-/* ---- the tree over blocks of others ---- */
+/* ---- the tree over blocks of ranks ---- */
 
 struct sum {
     uint64_t level[KG_TREE_LEVELS];

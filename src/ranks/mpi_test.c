@@ -16,7 +16,7 @@
 enum { RANKS = 3, MOST = 16 };
 
 /* ---- the library ---- */
-struct note { /* as ranks/mpi.c has it, and whom a rank waits for */
+struct note { /* as in ranks/mpi.c, then the ranks that its sender waits for */
     int32_t kind;
     uint32_t question;
     int32_t who, by;
@@ -31,11 +31,11 @@ static struct {
         int n;
     } slot[KG_MPI_SLOTS];
     int me;
-    int silent;       /* nothing ends of this rank; -1: of none */
-    const char *what; /* that all others send, */
-    size_t bytes;     /* this many bytes from each */
+    int silent;       /* operations of this rank never complete; -1: none */
+    const char *what; /* name of the message that all others send */
+    size_t bytes;     /* its length */
     enum lie { TRUTH, KIND, LENGTH, MARK, NOISE, CUT, LONGER, CUT_TEXT, LONGER_TEXT } lie;
-    uint64_t length; /* of a lie about it */
+    uint64_t length; /* the false length, or the seed of NOISE */
     bool late;       /* completes after the timeout, as if rank 1 had lost its core */
     const char *fails;
     int parted, closed, ended;
@@ -445,7 +445,7 @@ static void a_loss_that_another_found_is_believed(void **state)
     }
 }
 
-/* ---- messages that are not the expected ones ---- */
+/* ---- unexpected messages ---- */
 
 /* Rank 2's message of n bytes differs from the expected one in this way: rank 0 refuses
  * it with that error, tells the others and ends the job. */

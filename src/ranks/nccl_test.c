@@ -82,10 +82,10 @@ static void declarations_are_those_of_nvidias_header(void **state)
 /* ---- failures that all ranks report ---- */
 
 struct asked {
-    const char *folder, *fails; /* fails: what FAKE_NCCL is */
+    const char *folder, *fails; /* fails: value of FAKE_NCCL */
     const char *says;           /* says: NULL if nothing fails */
     kg_status status;
-    double wait_s; /* 0: that of the ranks */
+    double wait_s; /* 0: the ranks keep theirs */
     bool opens;    /* opening succeeds and a later call fails */
 };
 

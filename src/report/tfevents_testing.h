@@ -42,7 +42,7 @@ struct message {
     const unsigned char *at, *end;
     unsigned field, wire;
     uint64_t number;            /* of wire types 0, 1 and 5 */
-    const unsigned char *bytes; /* of wire type 2, as the next */
+    const unsigned char *bytes; /* of wire type 2, like n */
     uint64_t n;
 };
 

@@ -317,15 +317,15 @@ static void an_index_has_as_many_passages_as_are_expected(void **state)
     kg_retriever_close(r);
 }
 
-/* ---- a scripted server ---- Raw sockets, so that it can send invalid HTTP. It serves
- * one connection after another. */
+/* ---- a scripted server ----
+ * Raw sockets, so that it can send invalid HTTP; one connection after another. */
 
 struct faulty {
     int listener, port;
     pthread_t thread;
     const char *say;    /* after a whole request; NULL: close at once */
     size_t say_n;       /* 0: strlen */
-    int wait_ms;        /* before that */
+    int wait_ms;        /* before the reply */
     _Atomic int served; /* connections */
     _Atomic bool stop;
     char request[1 << 16]; /* of the last connection */

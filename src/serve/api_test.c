@@ -698,7 +698,7 @@ static void a_character_counts_when_it_is_complete(void **state)
     (void)state;
     offset_is("a\303\251\342\202\254", "1 1 2 2 2 3 ");
     offset_is("\360\237\230\200x", "0 0 0 1 2 ");
-    offset_is("\377\342\202", "1 1 1 "); /* the end may become one yet */
+    offset_is("\377\342\202", "1 1 1 "); /* the end may still become one */
     offset_is("\342\202x", "0 0 2 ");    /* cut: one U+FFFD for both bytes */
     offset_is("\342\303\251", "0 1 2 ");
     offset_is("\340\200\200", "0 0 3 ");

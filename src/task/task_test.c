@@ -414,7 +414,7 @@ static void a_repeated_problem_is_told(void **state)
     assert_non_null(strstr(said, "data.unique keeps the first"));
 }
 
-/* ---- generators ---- */
+/* ---- generated problems ---- */
 
 static void generate(struct kg_dataset *d, const char *task,
                      const struct kg_task_opts *opts)

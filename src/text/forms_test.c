@@ -116,7 +116,7 @@ static void replacements_of_replacements_are_bounded(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- maps of characters ---- */
+/* ---- character maps ---- */
 
 /* Whatever the units of the trie contain, nothing outside it is read, and the output is
  * UTF-8. */
@@ -149,7 +149,7 @@ static void a_random_map_of_characters_is_walked_with_care(void **state)
     }
 }
 
-/* ---- cuts ---- */
+/* ---- splitting ---- */
 
 static bool is_minus(uint32_t cp) { return cp == '-'; }
 

@@ -18,12 +18,12 @@
 
 enum {
     DIM = 8,
-    PASSAGES = KG_DENSE_BLOCK + 70, /* more than go up at once */
+    PASSAGES = KG_DENSE_BLOCK + 70, /* more than one upload holds */
     TEXTS = 611, /* different texts: six or seven passages share a score */
     FEW = 20,
     QUERIES = KG_DENSE_QUERIES,
     THREADS = 3,
-    ASKED = 12,   /* by threads together */
+    ASKED = 12,   /* queries of all threads */
     SMALL = 4096, /* scores of a block: for 1 query 4096 passages, for 64 only 64 */
 };
 
