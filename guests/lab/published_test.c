@@ -237,8 +237,8 @@ static void every_row_is_of_a_run_and_says_why_kedge_differs(void **state)
 
 /* ---- nothing is left out ---- */
 
-/* Keys of the machine instead of the run, and, in suites, keys that say where a file is
- * from. */
+/* Keys without a row: those of the machine instead of the run and, in suites, those that
+ * tell where a file is from. */
 static const char *const of_the_machine[] = {
     "run.dir",           "run.threads",       "train.micro_tokens",
     "algo.preset",       "rollout.max_batch", "rollout.kv_tokens",

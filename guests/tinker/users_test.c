@@ -434,7 +434,7 @@ static void a_full_queue_is_that_of_its_user(void **state)
 
 /* ---- turns ---- */
 
-/* A queue without a worker, for jobs of any order. */
+/* A queue without a worker; its jobs wait for no other job. */
 static struct kg_tinker queue;
 static struct kg_tinker_user who[3];
 

@@ -117,8 +117,8 @@ static void failed_atomic_write_leaves_the_old_file(void **state)
         if (n <= 4) /* open, write, sync, rename: after that the new file is in place */
             holds("a", "old");
     }
-    /* these four, then opening and syncing the folder; failing to list it for stale files
-     * is no error */
+    /* these four, then opening and syncing the folder; that it cannot be listed for stale
+     * files is no error */
     assert_int_equal(failures, 6);
     holds("a", "new");
 }

@@ -61,7 +61,8 @@ static void no_system_call_is_broken_off(void **state)
     assert_false(sigismember(&mask, SIGUSR1));
 }
 
-/* The watch blocks and restores only SIGUSR1; other changes to the caller's mask stay. */
+/* The watch blocks only SIGUSR1 and restores it; the caller may change the mask of other
+ * signals meanwhile. */
 static void the_mask_of_other_signals_is_the_callers(void **state)
 {
     struct heard h;
@@ -136,8 +137,8 @@ static void who_works_or_is_idle_is_left_alone(void **state)
     assert_null(strstr(h.text, "warning"));
 }
 
-/* A child of fork may inherit a lock that another thread held, so it starts a watch of
- * its own. */
+/* The watch is stopped before a fork, because its thread might hold a lock that the child
+ * would inherit for ever. Afterwards parent and child each start a watch. */
 static void a_new_process_has_its_own(void **state)
 {
     struct heard h;

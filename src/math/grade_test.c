@@ -368,7 +368,7 @@ static void relations_are_compared_as_relations(void **state)
     right("f^{-1}(x) = \\frac{x}{2}", "\\frac{x}{2}");
     right("x > \\sqrt 2", "\\sqrt{2} < x");
     right("\\sqrt{2}x - y = 0", "y = \\sqrt2 x");
-    /* values fit into memory only at two points, which are enough */
+    /* the factorials can be computed at two points only, which are enough */
     right("0=y-(((x!)!)!)!", "2y=2(((x!)!)!)!");
     wrong("x^2+y^2=1", "x^2+y^2=2");
     wrong("x > 5", "x < 5");

@@ -325,8 +325,8 @@ static void the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had(voi
     }
 }
 
-/* A pack takes neighbours until their tokens fill the budget exactly; a sequence that is
- * larger than the budget is a pack alone. */
+/* A pack takes neighbours while they fit the budget, also if they fill it exactly; a
+ * larger sequence is a pack alone. */
 static void neighbours_are_computed_at_once_while_they_fit(void **state)
 {
     static const int64_t tokens[] = {3, 5, 2, 11, 1, 1};

@@ -61,7 +61,7 @@ static void tasks_that_slurm_did_not_join_are_refused(void **state)
 }
 
 /* The environment of a script under sbatch -n 4. A process there may start ranks on its
- * own node, but one started without them probably lacks its srun. */
+ * node; one that is to run alone is refused, because its srun was probably forgotten. */
 static void the_script_of_a_job_may_become_ranks_of_its_machine(void **state)
 {
     struct kg_ranks r;

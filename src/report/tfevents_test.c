@@ -92,8 +92,8 @@ static void a_step_with_every_metric_fits(void **state)
         assert_true(found.scalar[i].value == (float)i);
 }
 
-/* Also if they begin within one second, and after files dated in the future by a wrong
- * clock. */
+/* The order holds for files that begin within one second, and after files that a wrong
+ * clock dated in the future. */
 static void files_are_read_in_the_order_they_were_begun(void **state)
 {
     static const int64_t alive[] = {1, 2, 3, 4, 5, 6};
