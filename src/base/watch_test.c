@@ -41,8 +41,8 @@ static void usr1_says_what_is_going_on(void **state)
     stop_hearing(&h);
 }
 
-/* The signal restarts interrupted system calls, and its handler is removed with the
- * watch. */
+/* SIGUSR1 interrupts no system call of a thread that sleeps, and its handler is removed
+ * with the watch. */
 static void no_system_call_is_broken_off(void **state)
 {
     struct heard h;

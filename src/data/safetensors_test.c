@@ -396,7 +396,7 @@ static void a_writer_refuses_wrong_amounts(void **state)
     struct kg_st_writer *writer;
 
     (void)state;
-    for (int twice = 0; twice < 2; twice++) { /* twice: no tensor, then a partial one */
+    for (int twice = 0; twice < 2; twice++) { /* w lacks 4 bytes, then has 4 twice */
         assert_int_equal(
             kg_st_writer_open(&writer, place("out.safetensors"), DECLS, 4, &err), KG_OK);
         assert_int_equal(kg_st_writer_put(writer, 0, 0, w, sizeof w, &err), KG_EINVAL);

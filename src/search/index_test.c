@@ -230,7 +230,7 @@ static void folders_are_left_alone(void **state)
     nothing_temporary();
 }
 
-/* An index may replace an index, or nothing else. */
+/* A build replaces an index, and nothing else. */
 static void what_is_no_index_is_not_replaced(void **state)
 {
     (void)state;

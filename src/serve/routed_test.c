@@ -155,7 +155,8 @@ static void an_answer_tells_its_experts(void **state)
     }
 }
 
-/* Refused: more experts than the memory bound allows, and a model without experts. */
+/* Refused: an answer whose experts need more than the memory limit, and a model without
+ * experts. */
 static void experts_that_cannot_be_told_are_refused(void **state)
 {
     struct kg_model *dense = open_model("qwen3"), *m = open_model("olmoe");
