@@ -5,11 +5,11 @@
  * (data/needs.h).
  *
  * A preset or a recipe may set keys that an override makes ineffective (its anchor.eta,
- * say, if the user wants no anchor): these are accepted. RUN/config.yaml has every key,
- * so a value equal to the default or to the preset's counts as not set. Keys that need
- * validation problems (eval.*, log.validation) are refused only on the command line,
- * because a recipe may leave data.val to the command line; they are accepted if it sets
- * data.val, even to nothing. Not here: keys whose reader checks them, and eval.at_start.
+ * say, if the user wants no anchor): these are accepted, also when RUN/config.yaml, which
+ * has every key, is read as a recipe. A default or preset value counts as not set. Keys
+ * that need validation problems (eval.*, log.validation) are refused only on the command
+ * line, because a recipe may leave data.val to it; they are accepted if it sets data.val,
+ * even to nothing. Not here: keys whose reader checks them, and eval.at_start.
  */
 
 #include "data/needs.h"
@@ -79,6 +79,17 @@ static bool from_command_line(const struct kg_config *c, const char *key)
     return strcmp(kg_config_source(c, key), "command line") == 0;
 }
 
+/* Whether every key that has a default is given: the recipe is a RUN/config.yaml, in which
+ * overrides of that run may have left keys without effect. */
+static bool has_every_key(const struct kg_config *c)
+{
+    for (size_t i = 0; i < kg_config_rows(c); i++)
+        if (kg_config_row(c, i)->fallback &&
+            is(kg_config_source(c, kg_config_row(c, i)->key), "default"))
+            return false;
+    return true;
+}
+
 /* A recipe's key that is accepted without effect: the command line took its effect away
  * (by the key's condition or another preset), or may still give it one. */
 static bool is_left_over(const struct kg_needs_in *in, const char *key,
@@ -88,8 +99,9 @@ static bool is_left_over(const struct kg_needs_in *in, const char *key,
 
     if (begins(clause, KG_NEEDS_VALIDATION)) /* only the command line may give them */
         return from_recipe || from_command_line(in->config, "data.val");
-    return from_recipe && (kg_needs_any(clause, in, from_command_line) ||
-                           from_command_line(in->config, "algo.preset"));
+    return from_recipe &&
+           (kg_needs_any(clause, in, from_command_line) ||
+            from_command_line(in->config, "algo.preset") || has_every_key(in->config));
 }
 
 /* The default of a key; the algorithm's are in kg_algo_init. NULL: none. */

@@ -433,6 +433,26 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_non_null(strstr(err_said.message, "found x (from build/effect_test.yaml"));
 }
 
+/* RUN/config.yaml of a run whose recipe was switched off in part is a recipe. */
+static void the_config_of_a_run_is_a_recipe(void **state)
+{
+    static const char path[] = "build/effect_test.yaml", text[] = "sft: {lr: 0.5}\n";
+    struct kg_str whole = {0};
+    char *lr[] = {(char[]){"sft.lr=0.7"}};
+    struct kg_config *c;
+
+    (void)state;
+    NEED(kg_file_write_atomic(path, text, sizeof text - 1, err));
+    assert_int_equal(check(path, NULL, 0), KG_EINVAL);
+    NEED(kg_train_config(&c, path, NULL, 0, err));
+    NEED(kg_config_dump_yaml(&whole, c, true, err));
+    kg_config_free(c);
+    NEED(kg_file_write_atomic(path, whole.data, whole.len, err));
+    assert_int_equal(check(path, NULL, 0), KG_OK);
+    assert_int_equal(check(path, lr, 1), KG_EINVAL);
+    kg_str_release(&whole);
+}
+
 /* A recipe may set keys of validation and leave data.val to the command line; the command
  * line itself may not. */
 static void a_recipe_may_leave_validation_to_the_command_line(void **state)
@@ -474,6 +494,7 @@ int main(void)
         cmocka_unit_test(tasks_that_make_problems_are_listed),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),
+        cmocka_unit_test(the_config_of_a_run_is_a_recipe),
         cmocka_unit_test(a_recipe_may_leave_validation_to_the_command_line),
     };
 
