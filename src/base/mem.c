@@ -52,8 +52,7 @@ static bool fails_on_purpose(void)
     return false;
 }
 
-/* Counts bytes before they are allocated, so that threads together cannot exceed the
- * cap. */
+/* Counts bytes before allocating them, so that threads together stay within the cap. */
 static kg_status reserve(size_t bytes, const char *what, struct kg_err *err)
 {
     uint64_t cap = atomic_load(&cap_bytes);

@@ -113,8 +113,7 @@ static bool read_int(int64_t *out, const char *text)
     return errno == 0;
 }
 
-/* Decimal, with an optional fraction and exponent: no hexadecimal, no names of
- * infinities. */
+/* Decimal, with optional fraction and exponent; neither hexadecimal nor infinities. */
 static bool read_real(double *out, const char *text)
 {
     const char *digits = skip_sign(text);

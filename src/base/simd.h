@@ -159,8 +159,7 @@ static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
     return (struct kg_v16){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
 }
-/* Rounds with integer operations, because the conversion instruction flushes denormals.
- */
+/* Rounds with integer operations: the conversion instruction flushes denormals. */
 static inline __m256i kg_v16_narrow(struct kg_v16 a)
 {
     __m512i u = _mm512_castps_si512(a.r);

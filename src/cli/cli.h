@@ -207,8 +207,7 @@ kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
 kg_status kg_cli_target_settle(struct kg_cli_target *t, struct kg_err *err) KG_MUST_CHECK;
 void kg_cli_target_release(struct kg_cli_target *t); /* {0} allowed */
 
-/* Handles one line of a filter: doc is the line's object; appends the output line to
- * out. */
+/* Handles one line of a filter: doc is its object; appends the output line to out. */
 typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
                                  void *context, struct kg_err *err);
 /* Calls answer for every line of stdin and writes its output to stdout before the next

@@ -77,8 +77,7 @@ static kg_status take_number(struct cursor *c, uint64_t *out, int bytes, const c
     return KG_OK;
 }
 
-/* Takes a count of items of at least min_bytes each, and checks it against the bytes
- * left. */
+/* Takes a count of items of at least min_bytes each, checked against the bytes left. */
 static kg_status take_count(struct cursor *c, uint64_t *out, uint64_t min_bytes,
                             const char *what)
 {

@@ -382,8 +382,7 @@ static kg_status put_bytes(struct kg_str *out, uint32_t field, const void *bytes
     return kg_str_append(out, bytes, n, err);
 }
 
-/* A user-defined piece has spaces here; the text it is searched in has U+2581 for
- * them. */
+/* A user-defined piece has spaces; the text that is searched has U+2581 instead. */
 static kg_status put_text(struct kg_str *out, const struct tokens *t, struct kg_err *err)
 {
     const unsigned char *text = t->text.item.at;

@@ -293,8 +293,7 @@ static int64_t small_integer(const struct parser *p)
     return negative ? -x : x;
 }
 
-/* strtoll and strtod need a NUL after the number, so all but small integers are
- * copied. */
+/* strtoll and strtod need a NUL after the number: all but small integers are copied. */
 static kg_status add_number(struct parser *p)
 {
     char buffer[NUMBER_BYTES];

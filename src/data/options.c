@@ -158,8 +158,7 @@ static kg_status hint_same_name(struct kg_str *out, const struct kg_config *conf
     return out->len > 0 ? kg_str_putc(out, '?', err) : KG_OK;
 }
 
-/* The nearest key of a known section by its last part alone: the section agrees
- * already. */
+/* The nearest key of a known section by its last part; the section agrees already. */
 static kg_status nearest_in_section(const char **near, const struct kg_config *config,
                                     const char *path, size_t section, struct kg_err *err)
 {

@@ -143,8 +143,7 @@ struct kg_parquet_delta {
     struct kg_parquet_buffer prefixes; /* int64_t */
     struct kg_parquet_buffer bytes;    /* texts with a shared prefix, expanded */
 };
-/* Decodes the texts of a whole page, at most max, into d->values; *n_out: their number.
- */
+/* Decodes the texts of a page, at most max, into d->values; *n_out: their number. */
 kg_status kg_parquet_delta_texts(struct kg_parquet_delta *d, size_t *n_out,
                                  struct kg_parquet *file, const unsigned char *p,
                                  size_t n, size_t max, bool with_prefixes,

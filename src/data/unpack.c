@@ -109,8 +109,7 @@ static kg_status unpack_brotli(void *out, size_t bytes, const void *packed, size
     return size == bytes ? KG_OK : wrong_size(bytes, size, err);
 }
 
-/* Decompresses a block of n bytes.   returns its size, or -1 if damaged or beyond
- * `room` */
+/* Decompresses n bytes.   returns the size, or -1 if damaged or beyond `room` */
 static int lz4_block(char *out, size_t room, const char *packed, size_t n)
 {
     return n <= INT_MAX && room <= INT_MAX

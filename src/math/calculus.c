@@ -618,8 +618,7 @@ static int limit_of(struct kg_math_compare *c, int f, int name, int at, bool pos
     return 0;
 }
 
-/* Whether f tends to 0 as the name tends to infinity, owing to e^(a x) with negative
- * a. */
+/* Whether f tends to 0 as the name tends to infinity, owing to e^(a x) with a < 0. */
 static bool vanishes(struct kg_math_compare *c, int f, const struct by *x)
 {
     struct kg_math_tree *t = c->tree;

@@ -372,8 +372,7 @@ int kg_math_parse_sum(struct kg_math_parser *p);
 int kg_math_parse_term(struct kg_math_parser *p);
 int kg_math_parse_postfix(struct kg_math_parser *p);
 int kg_math_parse_primary(struct kg_math_parser *p);
-/* An argument of \frac and similar commands: {..}, one digit, one letter, or a
- * command. */
+/* An argument of \frac and the like: {..}, one digit, one letter, or a command. */
 int kg_math_parse_arg(struct kg_math_parser *p);
 /* One letter: a name, or the constant e or i. */
 int kg_math_parse_letter(struct kg_math_parser *p);

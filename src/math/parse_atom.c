@@ -82,8 +82,7 @@ int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *l
 
 /* ---- numbers ---- */
 
-/* Groups of three digits at p, each after the separator c: ",234,567".   returns their
- * end */
+/* Groups of three digits at p, each after separator c: ",234,567".   returns the end */
 static const char *thousands(const char *p, const char *end, char c)
 {
     while (end - p >= 4 && *p == c && kg_math_digit_at(p + 1, end) &&

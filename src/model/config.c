@@ -356,8 +356,7 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
     return take_doc(c, &doc, NULL, err);
 }
 
-/* Reads only the end tokens of generation_config.json: the user of kedge chooses
- * sampling. */
+/* Reads only the end tokens of generation_config.json: kedge's user sets sampling. */
 static kg_status read_generation_config(struct kg_model_config *c, const char *path,
                                         struct kg_err *err)
 {

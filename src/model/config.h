@@ -139,8 +139,7 @@ uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);
 
 /* Number of layers with experts before layer l. */
 int32_t kg_model_config_routed(const struct kg_model_config *c, int32_t l);
-/* Number of experts that a token uses over all layers: K per layer with experts; 0:
- * none. */
+/* Number of experts per token over all layers: K per layer with experts; 0: none. */
 int32_t kg_model_config_choices(const struct kg_model_config *c);
 
 /* config_experts.c. Appends ", "key": value" for each field of experts. */

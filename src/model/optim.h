@@ -88,8 +88,7 @@ struct kg_optim {
     int64_t before;
     double weight_sum; /* averaging rows: sum of lr^2 over all updates */
 };
-/* Refuses options that the row does not support.   errors: EINVAL, naming the recipe's
- * key */
+/* Refuses options that the row does not support.   errors: EINVAL, naming the key */
 kg_status kg_optim_check(const struct kg_optim_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* errors: EINVAL (no master weights; those of kg_optim_check), ENOMEM */

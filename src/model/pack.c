@@ -311,8 +311,7 @@ int32_t kg_stage_rank(const struct kg_model *m)
     return most;
 }
 
-/* Consecutive sequences with the same adapters are one run.   returns the number of
- * runs */
+/* Consecutive sequences with equal adapters are one run.   returns the number of runs */
 static int32_t list_runs(struct kg_mix_run *runs, const struct kg_model *m,
                          const struct kg_pack *p)
 {

@@ -172,8 +172,7 @@ struct kg_algo {
     double anchor_smoothing;
 };
 
-/* The defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no mask, no KL, no
- * anchor. */
+/* Defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no mask, no KL, no anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
 /* Conditions of the KL's keys (data/needs.h), evaluated by the kg_algo_kl_* below. */
@@ -253,8 +252,7 @@ enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 int kg_algo_recorded_top_k(const struct kg_algo *algo);
 /* Number of the anchor's own top ids per token (topk-forward); 0: none. */
 int kg_algo_anchor_top_k(const struct kg_algo *algo);
-/* Columns K of ids in the training pass: first the recorded ids, then the anchor's
- * ids. */
+/* Columns K of ids in the training pass: the recorded ids, then the anchor's ids. */
 int kg_algo_width(const struct kg_algo *algo);
 
 /* ---- the tables, for help, docs and look-ups ---- */

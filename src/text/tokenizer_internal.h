@@ -17,8 +17,7 @@
 #include "text/unigram.h"
 #include "text/vocab.h"
 
-/* Patterns of ByteLevel with use_regex, of Qwen2 (used by the trainer), and of Llama 3.
- */
+/* Patterns of ByteLevel with use_regex, Qwen2 (used by the trainer) and Llama 3. */
 extern const char KG_PATTERN_GPT2[];
 extern const char KG_PATTERN_QWEN2[];
 extern const char KG_PATTERN_LLAMA3[];

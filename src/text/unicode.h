@@ -21,8 +21,7 @@ kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err) KG_MUST_
 kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* Decodes one code point of valid text (reads 1..4 bytes).   returns its length in bytes
- */
+/* Decodes one code point of valid text.   returns its length in bytes, 1..4 */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);
 
 /* A range of code points. kg_unicode_in: whether cp is in one of n ascending ranges. */
