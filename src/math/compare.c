@@ -473,8 +473,7 @@ static size_t article(const char *text)
     return 0;
 }
 
-/* Appends the letters and digits of words or a product.   returns false for other
- * nodes */
+/* Appends letters and digits of words or a product.   returns false for other nodes */
 static bool letters(const struct kg_math_compare *c, int node, char *out, size_t size,
                     size_t *n)
 {
@@ -508,7 +507,7 @@ static verdict words(struct kg_math_compare *c, int gold, int answer)
     size_t an = 0;
 
     if (!letters(c, gold, g, sizeof g, &gn) || !letters(c, answer, a, sizeof a, &an))
-        return kg_math_conclude(c, KG_MATH_WRONG, "words compared with a formula");
+        return kg_math_conclude(c, KG_MATH_WRONG, "words are compared with a formula");
     if (gn == 0 || gn != an || memcmp(g, a, gn) != 0)
         return kg_math_conclude(c, KG_MATH_WRONG, "the words are different");
     return kg_math_conclude(c, KG_MATH_RIGHT, "the words are the same");
@@ -613,13 +612,15 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
     if (g == KG_MATH_WORDS || a == KG_MATH_WORDS)
         return words(c, gold, answer);
     if (kg_math_is_infinite(c, gold, &gs) && kg_math_is_infinite(c, answer, &as))
-        return kg_math_conclude(c, gs == as ? KG_MATH_RIGHT : KG_MATH_WRONG, "infinity");
+        return kg_math_conclude(c, gs == as ? KG_MATH_RIGHT : KG_MATH_WRONG,
+                                gs == as ? "both answers are the same infinity"
+                                         : "the infinities have different signs");
     if (kg_math_is_infinite(c, gold, &gs) != kg_math_is_infinite(c, answer, &as) &&
         !(has_infinity(c, gold) && has_infinity(c, answer)))
         return kg_math_conclude(c, KG_MATH_WRONG, "only one answer is infinity");
     if (is_constant_set(c, gold) || is_constant_set(c, answer))
         return kg_math_conclude(c, KG_MATH_WRONG,
-                                "a set compared with another kind of answer");
+                                "a set is compared with another kind of answer");
     if (g == KG_MATH_RATIO && a == KG_MATH_RATIO)
         return ratios(c, gold, answer);
     if (g == KG_MATH_RATIO || a == KG_MATH_RATIO) {
@@ -628,7 +629,7 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
     }
     if (is_value(c, gold) && is_value(c, answer))
         return values(c, gold, answer);
-    return kg_math_conclude(c, KG_MATH_WRONG, "answers of different kinds");
+    return kg_math_conclude(c, KG_MATH_WRONG, "the answers are of different kinds");
 }
 
 /* ---- all kinds ---- */
@@ -681,12 +682,12 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
                                         : KG_MATH_WRONG,
                                     "the empty set");
         if ((g == KG_MATH_TUPLE || a == KG_MATH_TUPLE) && !c->opts->lenient)
-            return kg_math_conclude(c, KG_MATH_WRONG, "a set compared with a tuple");
+            return kg_math_conclude(c, KG_MATH_WRONG, "a set is compared with a tuple");
         return lists(c, left, right, false);
     }
     if ((g == KG_MATH_TUPLE && is_segment(c, gold)) ||
         (a == KG_MATH_TUPLE && is_segment(c, answer)))
-        return kg_math_conclude(c, KG_MATH_WRONG, "an interval compared with a list");
+        return kg_math_conclude(c, KG_MATH_WRONG, "an interval is compared with a list");
     if (g == KG_MATH_LIST && a == KG_MATH_LIST &&
         kg_math_at(c, gold)->op + kg_math_at(c, answer)->op ==
             KG_MATH_ALL + KG_MATH_ANY &&
@@ -712,7 +713,7 @@ static bool has_relation(const struct kg_math_compare *c, int node)
 static verdict sets(struct kg_math_compare *c, int gold, int answer)
 {
     if (has_relation(c, answer) && !has_relation(c, gold) && c->opts->strict_sets)
-        return kg_math_conclude(c, KG_MATH_WRONG, "a relation where a set is expected");
+        return kg_math_conclude(c, KG_MATH_WRONG, "expected a set, found a relation");
     return kg_math_unions(c, gold, answer);
 }
 
@@ -866,7 +867,7 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
     bool conflict = kg_math_names_conflict(c, g, a) && !c->opts->lenient;
 
     if (other_half_of_day(c, gold, answer))
-        return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
+        return kg_math_conclude(c, KG_MATH_WRONG, "one time is am, the other is pm");
     if (conflict && kg_math_is_relation(c, g, KG_MATH_IN) &&
         kg_math_is_relation(c, a, KG_MATH_IN))
         return kg_math_conclude(c, KG_MATH_WRONG, "the names are different");
@@ -886,7 +887,7 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
     if (kg_math_is_class(c, gold) || kg_math_is_class(c, answer))
         return kg_math_class_and_other(c, gold, answer);
     if (c->tree->full)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "the formulas are too large");
     if (kg_math_same_tree(c->tree, gold, answer))
         return kg_math_conclude(c, KG_MATH_RIGHT, "the formulas are the same");
     if (are_sets(c, gold, answer))
@@ -906,7 +907,7 @@ verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
     const char *spent = kg_math_budget_spent(c->decider.budget);
 
     if (c->depth >= KG_MATH_MAX_DEPTH)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "nested too deep");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "the formulas are nested too deep");
     if (spent)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, spent);
     c->depth++;
@@ -927,6 +928,6 @@ verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
     answer = kg_math_worked_out(c, answer);
     verdict v = kg_math_compare_inner(c, gold, answer);
     if (c->tree->full)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "the formulas are too large");
     return v;
 }

@@ -152,7 +152,7 @@ verdict kg_math_matrices(struct kg_math_compare *c, int gold, int answer)
     gold = as_matrix(c, gold, kg_math_is_matrix(c, answer) && rows_of(c, answer) == 1);
     answer = as_matrix(c, answer, gold && rows_of(c, gold) == 1);
     if (!gold || !answer)
-        return kg_math_conclude(c, KG_MATH_WRONG, "answers of different kinds");
+        return kg_math_conclude(c, KG_MATH_WRONG, "the answers are of different kinds");
     if (rows_of(c, gold) != rows_of(c, answer) ||
         columns_of(c, gold) != columns_of(c, answer))
         return kg_math_conclude(c, KG_MATH_WRONG, "the matrices have different shapes");

@@ -426,7 +426,7 @@ verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer)
 
     return v == KG_MATH_RIGHT
                ? kg_math_conclude(c, KG_MATH_UNDECIDED,
-                                  "a congruence class compared with a number")
+                                  "a congruence class is compared with a number")
                : v;
 }
 

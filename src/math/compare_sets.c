@@ -305,7 +305,7 @@ static verdict cell_by_cell(struct kg_math_compare *c, int gold, int answer)
     struct marks m = {.n = 0};
 
     if (!add_marks(c, &m, gold) || !add_marks(c, &m, answer))
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not computed");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "these sets cannot be compared");
     for (int cell = 0; cell <= 2 * m.distinct; cell++) {
         if (holds(c, &m, gold, cell) != holds(c, &m, answer, cell))
             return kg_math_conclude(c, KG_MATH_WRONG, "the sets are different");
@@ -341,7 +341,7 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
     gold = is_one(kg_math_at(c, gold)->kind) ? only(c, gold) : gold;
     answer = is_one(kg_math_at(c, answer)->kind) ? only(c, answer) : answer;
     if (c->tree->full)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "the formulas are too large");
     verdict v = cell_by_cell(c, gold, answer);
     if (v == KG_MATH_RIGHT)
         return v;
@@ -351,7 +351,7 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
         (kg_math_at(c, g.node[0])->kind != KG_MATH_TUPLE ||
          kg_math_at(c, a.node[0])->kind != KG_MATH_TUPLE))
         return kg_math_conclude(c, KG_MATH_WRONG,
-                                "a set compared with another kind of answer");
+                                "a set is compared with another kind of answer");
     verdict piecewise = kg_math_in_any_order(c, &g, &a);
     /* a comparison by pieces accepts near decimals, and decides if cells did not */
     return piecewise == KG_MATH_RIGHT || v == KG_MATH_UNDECIDED ? piecewise : v;

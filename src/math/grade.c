@@ -385,7 +385,7 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
         return kg_math_say(job, KG_MATH_RIGHT, SAME);
     if (are_choices(&same, &gold->text, &answer->text))
         return kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
-                           same ? "the same letter" : "another letter");
+                           same ? "the letters agree" : "the letters differ");
     KG_TRY_GOTO(out, make_plain(&s.gold, &gold->text, err));
     KG_TRY_GOTO(out, make_plain(&s.answer, &answer->text, err));
     KG_TRY_GOTO(out, same_words(&same, text_of(&s.gold), text_of(&s.answer), err));
@@ -427,7 +427,7 @@ static kg_status grade_choice(struct kg_math_job *job, struct kg_err *err)
         return kg_math_say(job, KG_MATH_WRONG, "no letter of a choice was found");
     KG_TRY(kg_str_putc(&job->result->extracted, answer, err));
     return kg_math_say(job, answer == gold ? KG_MATH_RIGHT : KG_MATH_WRONG,
-                       answer == gold ? "the same letter" : "another letter");
+                       answer == gold ? "the letters agree" : "the letters differ");
 }
 
 static struct kg_math_text trimmed(struct kg_math_text t)
@@ -479,7 +479,7 @@ static kg_status grade_found(struct kg_math_job *job, struct kg_err *err)
     KG_TRY_GOTO(out, kg_str_append(&job->result->extracted, kg_str_text(&answer.text),
                                    answer.text.len, err));
     if (gold.text.len > KG_MATH_MAX_STRING || answer.text.len > KG_MATH_MAX_STRING)
-        kg_math_say(job, KG_MATH_UNDECIDED, "too long");
+        kg_math_say(job, KG_MATH_UNDECIDED, "the text is too long");
     else if (gold.text.len == 0)
         kg_math_say(job, KG_MATH_UNDECIDED, "the gold answer is empty");
     else
