@@ -51,8 +51,9 @@ static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
         return;
     }
     if (kg_algo_exact_when_full(algo, vocab))
-        kg_log_info("kl.top_k %d covers the vocabulary of %lld: %s becomes %s", k,
-                    (long long)vocab, from, kg_algo_row_name(algo, KG_TABLE_KL));
+        kg_log_info("kl.top_k %d covers all %lld ids of the vocabulary: kl.estimator %s "
+                    "becomes %s",
+                    k, (long long)vocab, from, kg_algo_row_name(algo, KG_TABLE_KL));
 }
 
 static void cover_region(struct kg_algo *algo, int64_t vocab)
@@ -60,9 +61,8 @@ static void cover_region(struct kg_algo *algo, int64_t vocab)
     int k = algo->top_k;
 
     if (kg_algo_region_when_full(algo, vocab))
-        kg_log_info(
-            "algo.top_k %d covers the vocabulary of %lld: the divergence is exact", k,
-            (long long)vocab);
+        kg_log_info("algo.top_k %d covers all %lld ids: the divergence is exact", k,
+                    (long long)vocab);
 }
 
 /* Prompts are divided among the updates of a step. */

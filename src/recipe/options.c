@@ -122,8 +122,8 @@ static const struct kg_opt_row first_rows[] = {
      ".gz, .zst), Parquet; hf://ORG/NAME/FILE: in the hub's cache (docs/hub.md)",
      false},
     {KEY(data.weights), "", 0, 0, NULL,
-     "share of the prompts for each file of data.train, as whole numbers; empty: all "
-     "files are shuffled together",
+     "relative number of prompts from each file of data.train, whole numbers from 1; "
+     "empty: all files are shuffled together",
      false},
     {KEY(data.val), "", 0, 0, NULL, "files of validation problems", false},
     KG_RECORD_ROWS("data.", struct kg_recipe, task_opts., NULL),

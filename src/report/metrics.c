@@ -432,8 +432,8 @@ static const struct kg_metric_row rows[] = {
      "`algo.reproduction` with `episode.window`: share of tokens sampled from a window, "
      "the newest tokens of their text; ratios refer to the whole text"},
     {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
-     "tokens sampled from a window: mean difference between the log-prob given the whole "
-     "text and the recorded one"},
+     "tokens sampled from a window: mean of |log p - log mu|, nats; p: given the whole "
+     "text, mu: given the window, as recorded"},
     {"rl", "experts/load_max", KG_METRICS_EXPERTS, "load of experts",
      "with experts, over all tokens of the updates: tokens of a layer's busiest "
      "expert divided by the mean of its experts; mean over the layers"},

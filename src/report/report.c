@@ -271,11 +271,11 @@ static kg_status put_foot(struct kg_report *r)
 {
     return kg_str_puts(
         r->out,
-        "<p><small>The x axis is the step. The shade is one standard error up and down, "
-        "if a metric has one. In a plot narrower than the run, the line is the mean of "
-        "the steps of a pixel and the shade their range. A gap is a step without a "
-        "finite number. Written by kedge " KG_VERSION
-        " out of metrics.jsonl, which has every number.</small></p>\n</body></html>\n",
+        "<p><small>The x axis is the step. If a metric has a standard error, the shade "
+        "shows plus and minus one. If a run has more steps than the plot has columns, "
+        "the line shows the mean of the steps in each column and the shade their range. "
+        "A gap is a step without a finite number. Written by kedge " KG_VERSION
+        " from metrics.jsonl, which has every number.</small></p>\n</body></html>\n",
         r->err);
 }
 
