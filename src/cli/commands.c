@@ -142,9 +142,10 @@ const struct kg_command kg_commands[] = {
      1, NULL, NULL, NULL, NULL},
     {"export", "write a checkpoint as a GGUF file, for llama.cpp", kg_cmd_export,
      "MODEL --to FILE.gguf [flags]", kg_export_flags,
-     "MODEL is a checkpoint folder or a GGUF file; adapters are merged first (kedge "
-     "merge). Metadata, tokenizer and chat template go into the file. If llama.cpp would "
-     "compute a field differently, the error names the field.",
+     "MODEL is a checkpoint folder or a GGUF file. Metadata, tokenizer and chat template "
+     "go into the file. Adapters are not merged: write them to a file of their own with "
+     "--adapter, or run kedge merge first. Export refuses a model that llama.cpp would "
+     "compute differently, and names the field.",
      1, NULL, NULL, NULL, "gguf"},
     {"merge", "merge adapters into their base: write one checkpoint", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
@@ -257,8 +258,7 @@ const struct kg_command kg_commands[] = {
      no_flags,
      "Completes commands, flags, keys of a recipe (section.key=) and their choices. "
      "`make install` puts the files in place; without it, `source <(kedge completion)` "
-     "in "
-     "either shell does.",
+     "in either shell does.",
      1, NULL, NULL, NULL, NULL},
     {0},
 };

@@ -155,6 +155,7 @@ static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file 
                            size_t first, size_t end, struct kg_err *err)
 {
     size_t last = f->first + count_pieces(f->bytes);
+    kg_status status = KG_OK;
     struct kg_map map;
 
     first = first > f->first ? first : f->first;
@@ -162,14 +163,13 @@ static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file 
     if (first >= end)
         return KG_OK;
     KG_TRY(kg_map_open(&map, kg_path_in(m->dir, f->name).text, err));
-    kg_status status = map.bytes == f->bytes
-                           ? KG_OK
-                           : kg_fail(
-                                 err, KG_EIO,
-                                 "%s/%s: expected %llu bytes as when listed, found %llu",
-                                 m->dir, f->name, (unsigned long long)f->bytes,
-                                 (unsigned long long)map.bytes);
-    if (status == KG_OK)
+    if (map.bytes != f->bytes)
+        status = kg_fail(err, KG_EIO,
+                         "%s/%s: expected %llu bytes, found %llu: the file changed while "
+                         "its folder was hashed; nothing else may write there",
+                         m->dir, f->name, (unsigned long long)f->bytes,
+                         (unsigned long long)map.bytes);
+    else
         hash_pieces(m->hashes + first, &map, first - f->first, end - f->first);
     kg_map_close(&map);
     return status;

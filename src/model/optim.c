@@ -68,17 +68,19 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
                        "optim.decay has no effect while optim.weight_decay is 0");
     if (o->keep_trained && (!o->row || !o->row->averages))
         return kg_fail(err, KG_EINVAL,
-                       "optim.evaluate: expected average (the default), because this "
-                       "optimizer keeps no averaged weights, found trained");
+                       "optim.evaluate: trained has an effect only if optim.kind "
+                       "averages weights; remove it");
     if (!o->row || !o->row->averages)
         return KG_OK;
     if (o->schedule != KG_SCHEDULE_CONSTANT)
         return kg_fail(err, KG_EINVAL,
-                       "optim.schedule: %s replaces the schedule; expected constant",
-                       o->row->name);
+                       "optim.schedule: expected constant, because optim.kind %s "
+                       "replaces the schedule, found %s",
+                       o->row->name,
+                       o->schedule == KG_SCHEDULE_LINEAR ? "linear" : "cosine");
     if (!(o->beta1 > 0.0 && o->beta1 <= 1.0))
         return kg_fail(err, KG_EINVAL,
-                       "optim.beta1: %s needs it above 0 and at most 1, found %g",
+                       "optim.beta1: %s expects a value above 0 and at most 1, found %g",
                        o->row->name, o->beta1);
     return KG_OK;
 }

@@ -211,8 +211,8 @@ static kg_status refuse_digest(struct fetch *f, struct stream *s, const char *fo
                                struct kg_err *err)
 {
     if (s->left_over) {
-        kg_log_warn("%s: the partial file of an interrupted pull does not match: "
-                    "fetching the whole file",
+        kg_log_warn("%s: the file continued from an interrupted pull has the wrong "
+                    "digest; fetching all of it again",
                     s->file->path);
         s->left_over = false;
         KG_TRY(begin_again(f, s, err));

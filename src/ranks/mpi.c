@@ -703,10 +703,12 @@ static kg_status load(const struct kg_mpi **mpi, const char *path, struct kg_err
     *mpi = dlsym(handle, KG_MPI_SYMBOL);
     if (!*mpi)
         return kg_fail(err, KG_EFORMAT,
-                       "ranks: %s: expected the symbol " KG_MPI_SYMBOL ", found none",
+                       "ranks: %s: expected kedge's library for MPI, with " KG_MPI_SYMBOL
+                       ", found none; rebuild it: make mpi",
                        path);
     if ((*mpi)->interface != KG_MPI_INTERFACE)
-        return kg_fail(err, KG_ECONFLICT, "ranks: %s: expected interface %d, found %d",
+        return kg_fail(err, KG_ECONFLICT,
+                       "ranks: %s: expected interface %d, found %d; rebuild it: make mpi",
                        path, KG_MPI_INTERFACE, (*mpi)->interface);
     return KG_OK;
 }

@@ -177,12 +177,14 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
     to->unpinned = opts->unpinned;
     if (!opts->bf16 && said(opts))
         return kg_fail(err, KG_EINVAL,
-                       "%s: affects only bf16 products, but all are fp32; remove it",
+                       "%s: has an effect only with bf16 matrix products, but all are "
+                       "fp32; remove it, or compute in bf16",
                        said(opts));
     if (opts->products)
         KG_TRY(kg_cuda_products_find(&to->products, opts->products, err));
     if ((opts->libraries || opts->unpinned) && to->products != KG_CUDA_CUBLAS)
-        return kg_fail(err, KG_EINVAL, "%s: affects only products=cublas, found %s",
+        return kg_fail(err, KG_EINVAL,
+                       "%s: has an effect only with products=cublas, found %s",
                        opts->libraries ? "libraries" : "unpinned", opts->products);
     return KG_OK;
 }
@@ -192,8 +194,8 @@ static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_o
                           struct kg_err *err)
 {
     if (said(opts))
-        return kg_fail(err, KG_EINVAL, "%s: affects only a GPU, found device cpu",
-                       said(opts));
+        return kg_fail(err, KG_EINVAL,
+                       "%s: has an effect only on a GPU, found device cpu", said(opts));
     return kg_backend_open(be, NULL, err);
 }
 

@@ -177,18 +177,19 @@ static void what_has_no_effect_is_refused(void **state)
         struct kg_device_opts opts;
         const char *says;
     } rows[] = {
-        {{NULL, "own", NULL, 0, true}, "products: affects only a GPU, found device cpu"},
-        {{"cpu", NULL, "/d", 0, true}, "libraries: affects only a GPU, found device cpu"},
-        {{"cpu", NULL, NULL, 1, true}, "unpinned: affects only a GPU, found device cpu"},
-        {{"cuda", "own", NULL, 0, false}, "products: affects only bf16 products"},
-        {{"auto", NULL, "/d", 0, false}, "libraries: affects only bf16 products"},
-        {{"cuda", NULL, NULL, 1, false}, "unpinned: affects only bf16 products"},
+        {{NULL, "own", NULL, 0, true},
+         "products: has an effect only on a GPU, found device cpu"},
+        {{"cpu", NULL, "/d", 0, true}, "libraries: has an effect only on a GPU"},
+        {{"cpu", NULL, NULL, 1, true}, "unpinned: has an effect only on a GPU"},
+        {{"cuda", "own", NULL, 0, false}, "products: has an effect only with bf16"},
+        {{"auto", NULL, "/d", 0, false}, "libraries: has an effect only with bf16"},
+        {{"cuda", NULL, NULL, 1, false}, "unpinned: has an effect only with bf16"},
         {{"cuda", "own", "/d", 0, true},
-         "libraries: affects only products=cublas, found own"},
+         "libraries: has an effect only with products=cublas, found own"},
         {{"cuda", "own", NULL, 1, true},
-         "unpinned: affects only products=cublas, found own"},
+         "unpinned: has an effect only with products=cublas, found own"},
         {{"cuda", "exact", NULL, 1, true},
-         "unpinned: affects only products=cublas, found exact"},
+         "unpinned: has an effect only with products=cublas, found exact"},
         {{"cuda", "mine", NULL, 0, true}, "expected one of cublas, own, exact"},
     };
 

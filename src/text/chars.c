@@ -31,8 +31,10 @@ static kg_status read_chars(struct kg_tokenizer *tok, const struct kg_json_doc *
     int64_t max = -1;
     size_t n = kg_json_size(doc->root);
     if (kg_json_type(doc->root) != KG_JSON_OBJECT || n == 0)
-        return kg_fail(err, KG_EFORMAT, "%s: expected an object of characters and ids",
-                       doc->where);
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected a JSON object that maps characters to ids, found %s",
+                       doc->where,
+                       n == 0 ? "no character" : kg_json_type_name(doc->root));
     for (size_t i = 0; i < n; i++) {
         const struct kg_json *value = kg_json_value_at(doc->root, i);
         int64_t id = kg_json_int(value, -1);
@@ -43,8 +45,8 @@ static kg_status read_chars(struct kg_tokenizer *tok, const struct kg_json_doc *
         max = id > max ? id : max;
     }
     if (max >= KG_VOCAB_MAX_IDS)
-        return kg_fail(err, KG_EFORMAT, "%s: id %lld, at most %d is supported",
-                       doc->where, (long long)max, KG_VOCAB_MAX_IDS - 1);
+        return kg_fail(err, KG_EFORMAT, "%s: expected ids of at most %d, found %lld",
+                       doc->where, KG_VOCAB_MAX_IDS - 1, (long long)max);
     KG_TRY(kg_vocab_init(&tok->vocab, max + 1, n, err));
     for (size_t i = 0; i < n; i++)
         KG_TRY(put_char(tok, doc, i, err));

@@ -740,14 +740,17 @@ static kg_status fn_strftime_now(struct kg_jv *out, struct kg_jinja *j,
 
     (void)in;
     if (args->by[0]->type != KG_JV_TEXT || args->by[0]->u.text.n > 126)
-        return kg_jinja_fail(j, "expected a format of at most 126 bytes");
+        return kg_jinja_fail(
+            j, "strftime_now: expected text of at most 126 bytes, found %s",
+            args->by[0]->type == KG_JV_TEXT ? "more" : kg_jv_type_name(args->by[0]));
     /* a mark at the end tells an empty result from one that did not fit */
     memcpy(format + as_python(format, sizeof format, args->by[0]->u.text), "|", 2);
     if (!(j->opts->now_s ? gmtime_r(&now, &tm) : localtime_r(&now, &tm)))
-        return kg_jinja_fail(j, "expected a time that has a date");
+        return kg_jinja_fail(j, "strftime_now: expected a time that has a date");
     n = strftime(text, sizeof text, format, &tm);
     if (n == 0)
-        return kg_jinja_fail(j, "expected a date of at most %zu bytes", sizeof text - 2);
+        return kg_jinja_fail(j, "strftime_now: expected at most %zu bytes, found more",
+                             sizeof text - 2);
     KG_TRY(kg_jinja_emit(j, text, n - 1));
     return kg_jinja_cut(out, j, mark);
 }

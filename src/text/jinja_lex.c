@@ -9,6 +9,7 @@
 #include "text/unicode.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -379,6 +380,9 @@ static kg_status balance(struct lexer *x, char sign)
 
 static kg_status lex_sign(struct lexer *x)
 {
+    char found[32];
+    size_t n = 1; /* bytes of the character */
+
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         size_t k = strlen(signs[i].sign);
 
@@ -389,7 +393,10 @@ static kg_status lex_sign(struct lexer *x)
         x->at += k;
         return push(x, signs[i].type, x->at - k, (struct kg_jv_text){signs[i].sign, k});
     }
-    return fail(x, x->at, "an expression", "a character that starts no token");
+    while (n < 4 && x->at + n < x->n && (x->source[x->at + n] & 0xC0) == 0x80)
+        n++;
+    snprintf(found, sizeof found, "the character '%.*s'", (int)n, x->source + x->at);
+    return fail(x, x->at, "an expression", found);
 }
 
 /* From { % or { { to the matching end. */

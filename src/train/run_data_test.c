@@ -340,8 +340,8 @@ static void supervised_training_needs_its_file_alone(void **state)
     close_run(&o);
     config = config_of(ROOT "/alone", keys);
     NEED(kg_train_plan(&plan, config, false, 1, err));
-    assert_non_null(strstr(kg_str_text(&plan), "5 supervised updates of 2 sequences (3 "
-                                               "sequences), 3.33 epochs at lr 1e-05; 5 "
+    assert_non_null(strstr(kg_str_text(&plan), "5 supervised updates, 2 sequences each "
+                                               "(out of 3), 3.33 epochs at lr 1e-05; 5 "
                                                "held out\n"));
     assert_non_null(
         strstr(kg_str_text(&plan), "7 tokens of context\n            | 0,3:9,2"));

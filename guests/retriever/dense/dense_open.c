@@ -51,7 +51,7 @@ static kg_status check_encoder(const struct kg_dense *d, const struct asked *a,
     return kg_fail(err, KG_ECONFLICT,
                    "%s: expected the encoder of its vectors (hash %016" PRIx64
                    ", %d dimensions), found another encoder in %s (hash %016" PRIx64
-                   ", %d dimensions)",
+                   ", %d dimensions); pass the one that built the index, or rebuild it",
                    d->path, a->hash, (int)d->dim, model, info.hash, (int)info.dim);
 }
 

@@ -341,7 +341,7 @@ static void values_that_are_none_are_refused(void **state)
         {"config.json", "\"layer_norm_eps\": 1e-12", "\"layer_norm_eps\": -1", KG_EFORMAT,
          "layer_norm_eps: expected a number between 0 and 1, found"},
         {"modules.json", "\"1_Pooling\"", "\"../1_Pooling\"", KG_EFORMAT,
-         "expected the pooling in a folder inside this one, found '../1_Pooling'"},
+         "in a folder inside that of modules.json, found '../1_Pooling'"},
         {"modules.json", "\"1_Pooling\"", "\"2_Pooling\"", KG_EINVAL,
          "expected 2_Pooling/config.json, or --pooling"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": 0",
@@ -380,7 +380,7 @@ static void folders_that_are_none_are_refused(void **state)
         {"config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 16000000",
          KG_EFORMAT, "num_hidden_layers': expected an integer of 1..1024, found"},
         {"modules.json", "models.Normalize", "models.Dense", KG_EUNSUPPORTED,
-         "expected a transformer, one pooling and its normalisation, found "
+         "one pooling and a normalisation, found a further module "
          "sentence_transformers.models.Dense"},
         {"1_Pooling/config.json", "\"pooling_mode_max_tokens\": false",
          "\"pooling_mode_max_tokens\": true", KG_EUNSUPPORTED,

@@ -73,18 +73,18 @@ static kg_status take_module(struct modules *m, const struct kg_json_doc *doc,
     if (ends_with(type, ".Transformer"))
         return path[0] == '\0' ? KG_OK
                                : kg_fail(err, KG_EUNSUPPORTED,
-                                         "%s: expected the transformer in this folder, "
-                                         "found it in '%s'",
+                                         "%s: expected the transformer in the folder of "
+                                         "modules.json (path \"\"), found it in '%s'",
                                          doc->where, path);
     if (!ends_with(type, ".Pooling") || m->pooling)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a transformer, one pooling and its normalisation, "
-                       "found %s",
+                       "%s: expected only a transformer, one pooling and a "
+                       "normalisation, found a further module %s",
                        doc->where, type);
     if (!kg_hub_is_inside(path))
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the pooling in a folder inside this one, found "
-                       "'%.200s'",
+                       "%s: expected the pooling in a folder inside that of "
+                       "modules.json, found '%.200s'",
                        doc->where, path);
     m->pooling = kg_mem_strdup(path, err);
     return m->pooling ? KG_OK : KG_ENOMEM;

@@ -69,7 +69,7 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
                              "task        %s, %zu training prompts, %zu for validation\n",
                              in->task->name, n_prompts(in), in->val.n));
     KG_TRY(kg_str_printf(
-        out, err, "SFT         %lld supervised updates of %lld sequences (%zu sequences)",
+        out, err, "SFT         %lld supervised updates, %lld sequences each (out of %zu)",
         (long long)in->sft_steps, (long long)r->sft.batch, in->sft.n));
     if (in->sft.n > 0)
         KG_TRY(kg_str_printf(out, err, ", %.2f epochs at lr %g",

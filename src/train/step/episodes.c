@@ -41,8 +41,9 @@ kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
     if (!episodes || (status != KG_EIO && status != KG_ETIMEOUT))
         return status;
     return kg_fail(err, status,
-                   "%.500s; the run is at step %lld: when the tool works again, kedge "
-                   "train --resume continues with the same bits",
+                   "%.500s; the run stopped at step %lld. When the tool works again, "
+                   "continue with kedge train --resume: the results are the same as "
+                   "without the failure",
                    cause.message, (long long)step);
 }
 
