@@ -675,12 +675,10 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
         int left = g == KG_MATH_SET ? kg_math_at(c, gold)->a : gold;
         int right = a == KG_MATH_SET ? kg_math_at(c, answer)->a : answer;
 
+        if (is_empty_set(c, gold) && is_empty_set(c, answer))
+            return kg_math_conclude(c, KG_MATH_RIGHT, "both answers are the empty set");
         if (is_empty_set(c, gold) || is_empty_set(c, answer))
-            return kg_math_conclude(c,
-                                    is_empty_set(c, gold) == is_empty_set(c, answer)
-                                        ? KG_MATH_RIGHT
-                                        : KG_MATH_WRONG,
-                                    "the empty set");
+            return kg_math_conclude(c, KG_MATH_WRONG, "only one answer is the empty set");
         if ((g == KG_MATH_TUPLE || a == KG_MATH_TUPLE) && !c->opts->lenient)
             return kg_math_conclude(c, KG_MATH_WRONG, "a set is compared with a tuple");
         return lists(c, left, right, false);

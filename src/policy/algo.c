@@ -286,7 +286,7 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.vespo_lambda_neg", AT(vespo_lambda_neg), NULL, 0.01, 100, NULL,
      "vespo: decay with the sequence's ratio where the advantage is negative", false},
     {"algo.rpg_detach", AT(rpg_detach), NULL, 0, 0, NULL,
-     "rpg: detach the regularised advantage", false, "kl.beta>0"},
+     "rpg-rkl, rpg-urkl: the regularised advantage is a constant", false, "kl.beta>0"},
     {"algo.count_eps", AT(count_eps), NULL, 0, 1e-3, NULL,
      "added to token counts before dividing by them", false},
 
