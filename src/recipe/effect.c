@@ -79,7 +79,7 @@ static bool from_command_line(const struct kg_config *c, const char *key)
     return strcmp(kg_config_source(c, key), "command line") == 0;
 }
 
-/* Whether every key that has a default is given: the recipe is a RUN/config.yaml, in which
+/* Whether every key that has a default is given: the recipe is a RUN/config.yaml, where
  * overrides of that run may have left keys without effect. */
 static bool has_every_key(const struct kg_config *c)
 {
