@@ -1,6 +1,7 @@
-/* The host one step behind a device: what a rollout becomes does not show that steps are
- * launched before the tokens of those before them were read, and the host waits for
- * nothing but these. A backend without the slot feed is the other way. */
+/* A rollout whose host launches a decode step before it has read the tokens of the step
+ * before. Its trajectories equal those of a backend without the slot `feed`, whose host
+ * waits for every step; and the host waits for nothing but the tokens of the previous
+ * step. */
 #include "rollout/rollout_testing.h"
 
 #include "base/rng.h"
@@ -17,7 +18,8 @@ static const char *const stops[] = {"e", "k"};
 static const struct kg_logit_bias bias[] = {{3, 2}, {40, -100}};
 static const struct kg_adjust adjust = {.bias = bias, .n_bias = 2, .presence = 0.5f};
 
-/* All ways to sample and to end; a group shares its prompt, which may fill a block. */
+/* Covers every way to sample and to end. The samples of a group share their prompt, which
+ * may fill a cache block. */
 static void make_requests(bool adjusts)
 {
     for (int i = 0; i < N_REQ; i++) {
@@ -60,7 +62,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* window: of the first of two layers; 0: none */
+/* window: sliding window of the first of two layers; 0: none */
 static struct kg_model *model_seeing(const struct kg_backend *be, int32_t window)
 {
     struct kg_model_opts on = {.backend = be, .ct = KG_F32, .trainable = true};
@@ -81,7 +83,8 @@ static struct kg_model *model_on(const struct kg_backend *be)
     return model_seeing(be, 0);
 }
 
-/* Half of the requests come when others run.   t (N_ALL): sample k of i at i GROUP + k */
+/* Submits half of the requests while others run.   t (N_ALL): t[i * GROUP + k] is sample
+ * k of request i */
 static kg_status drive(struct kg_traj *t, struct kg_rollout *r)
 {
     const struct kg_rollout_session session = {0};
@@ -155,7 +158,7 @@ static void compare(bool adjusts, int width)
     assert_true(count_finish(ahead, KG_FINISH_STOP) > 0);
     assert_true(count_finish(ahead, KG_FINISH_STRING) > 0);
     assert_true(count_finish(ahead, KG_FINISH_LENGTH) > 0);
-    if (width == 1) /* whole steps for nobody were launched, and are no steps */
+    if (width == 1) /* a step launched after the last token is uploaded, not counted */
         assert_true(a.decode_traffic.ups > (uint64_t)a.decode_steps);
     assert_int_equal(b.decode_traffic.ups, b.decode_steps);
     release(ahead, N_ALL);
@@ -178,8 +181,8 @@ static void nor_where_some_have_to_be_waited_for(void **state)
     compare(true, 3);
 }
 
-/* Two samples whose tables go round in two blocks, while the table of the layer that sees
- * everything grows: both come there with every step. */
+/* Two samples. The block table of the windowed layer wraps around two cache blocks, while
+ * that of the other layer grows; every step sends both to the device. */
 static void nor_where_a_layer_looks_through_a_window(void **state)
 {
     enum { SAMPLES = 2, LONG = 140 };
@@ -192,7 +195,7 @@ static void nor_where_a_layer_looks_through_a_window(void **state)
     struct kg_traj t[2][SAMPLES];
 
     (void)state;
-    if (SANITIZED) /* two minutes; rollout/window_test has the host's part there */
+    if (SANITIZED) /* two minutes; rollout/window_test covers the host's part there */
         skip();
     make_requests(false);
     waits.feed = NULL;
@@ -238,7 +241,7 @@ static kg_status noted_wait(uint64_t mark, struct kg_err *e)
     return backend()->wait(mark, e);
 }
 
-/* One prompt, whose two samples have NEW tokens each. */
+/* One prompt with two samples of NEW tokens each. */
 static kg_status run_pair(struct kg_rollout_stats *stats, struct kg_traj t[2],
                           const struct kg_backend *be)
 {
@@ -256,21 +259,22 @@ static kg_status run_pair(struct kg_rollout_stats *stats, struct kg_traj t[2],
     n_calls = 0;
     status = kg_rollout_run(r, t, &q, 1, &s, NULL, NULL, &err);
     calls[n_calls] = 0;
-    n_calls = sizeof calls; /* what follows is not noted */
+    n_calls = sizeof calls; /* record no further calls */
     *stats = *kg_rollout_stats(r);
     kg_rollout_free(r);
     kg_model_free(m);
     return status;
 }
 
-/* A step is launched before the one before it is waited for; nothing else is. */
+/* The host launches a step ('L'), then waits for the previous one ('W'), and for nothing
+ * else. */
 static void the_host_waits_for_the_step_before_alone(void **state)
 {
     enum { STEPS = NEW - 1 };
     struct kg_backend noted = *backend();
     struct kg_rollout_stats stats;
     struct kg_traj t[2];
-    /* a prompt's pack, which was seen when its log-probs came */
+    /* the prompt's pack and the wait for its log-probs, then the first step's pack */
     char expected[2 * STEPS + 3] = "LWL";
 
     (void)state;
@@ -295,7 +299,7 @@ static kg_status no_wait(uint64_t mark, struct kg_err *e)
     (void)mark, (void)e;
     return KG_OK;
 }
-/* As a host would that writes the next pack where the last one still is. */
+/* Fault: overwrites the source of an upload that the device has not read yet. */
 static kg_status spoilt_put(void *to, const void *from, uint64_t bytes, struct kg_err *e)
 {
     KG_TRY(backend()->put_later(to, from, bytes, e));
@@ -303,7 +307,7 @@ static kg_status spoilt_put(void *to, const void *from, uint64_t bytes, struct k
     return KG_OK;
 }
 
-/* What is left of a run that did not wait. */
+/* Drains the pending work and faults of a run that did not wait. */
 static void settle(void)
 {
     int faults = 0;
@@ -312,7 +316,7 @@ static void settle(void)
         assert_true(faults++ < 9);
 }
 
-/* A rollout on such a backend ends with the status. */
+/* Asserts that a rollout on this faulty backend fails with `status`. */
 static void assert_found(const struct kg_backend *hasty, kg_status status)
 {
     struct kg_rollout_stats stats;

@@ -1,6 +1,6 @@
-/* Tokens that kernels of devices draw are the sampler's, to the bit: on the logits that
- * the same head gives to the host, of rows that are hard to draw from, under all that
- * sampling can ask. */
+/* Tokens that a device's kernels sample equal those of the host's sampler, bit for bit:
+ * on the logits that the same head gives to the host, for rows that are hard to sample
+ * from, with every sampling parameter. */
 #include "rollout/rollout_testing.h"
 #include "rollout/sampler.h"
 
@@ -11,14 +11,14 @@
 
 #include <math.h>
 
-/* a row for each way of sampling */
+/* ROWS: one row for each way to sample */
 enum { ROWS = 13, MOST_V = 524801 };
 
 static struct kg_err err;
 static const struct kg_rng_key key = {11, KG_RNG_TEST};
 
 /* ---- rows ---- */
-/* Logits are weights[v] times the row's hidden state, which is one number. */
+/* The hidden state of a row is one number; logit v is that number times weights[v]. */
 enum kind { NORMAL, FLAT, PEAKED, TIES, FORBIDDEN, FALLING, TWO, KINDS };
 
 static float weight_of(enum kind kind, int32_t v, int32_t vocab, float normal)
@@ -75,7 +75,8 @@ static double u_of(uint64_t number, int64_t row)
                : kg_rng_uniform(key, number, (uint32_t)row, 1);
 }
 
-/* The hidden state 1 among others; a negative one makes +inf of what is forbidden. */
+/* Hidden states are 1 and others; a negative one turns FORBIDDEN's weights of -inf into
+ * logits of +inf. */
 static void problem_init(struct problem *p, enum kind kind, int32_t vocab, int64_t n,
                          uint64_t number)
 {
@@ -138,7 +139,7 @@ static void same_pick(const struct kg_sampler_pick *a, const struct kg_sampler_p
         assert_memory_equal(a->kept.data, b->kept.data, a->kept.bytes);
 }
 
-/* returns rows that could be drawn from */
+/* returns 1 if the row can be sampled from, else 0 */
 static int check_row(const struct problem *p, int64_t i, const struct kg_drawn *drawn,
                      double lse, const uint64_t *kept, struct kg_sampler_scratch *scratch)
 {
@@ -206,10 +207,10 @@ static void tokens_are_the_samplers(void **state)
             good += check((enum kind)kind, sizes[i], ROWS, number++);
             rows += ROWS;
         }
-    assert_true(good > rows / 10 * 9 && good < rows); /* some +inf and NaN */
+    assert_true(good > rows / 10 * 9 && good < rows); /* some rows have +inf or NaN */
 }
 
-/* Of the largest vocabulary one row, of the whole of it. */
+/* The largest vocabulary has one row, which is not truncated. */
 static void many_spans_are_walked_alike(void **state)
 {
     (void)state;
@@ -218,7 +219,7 @@ static void many_spans_are_walked_alike(void **state)
     assert_true(check(NORMAL, 9001, 13, 701) > 9);
 }
 
-/* One by one. */
+/* Reference for kg_draw_find: adds one term at a time. */
 static int32_t find_plainly(double *target, const double *x, int32_t n)
 {
     double before = 0, rest = 0;
@@ -233,7 +234,8 @@ static int32_t find_plainly(double *target, const double *x, int32_t n)
     return found;
 }
 
-/* Of sums with zeros at either end and between; targets at every sum, and beyond all. */
+/* Terms with zeros at both ends and in between; targets at every partial sum and beyond
+ * the total. */
 static void what_a_target_falls_in_is_found(void **state)
 {
     const int32_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 297, 512};
@@ -325,7 +327,7 @@ static const struct kg_logit_bias bias[] = {{3, 2}, {200, -100}};
 static const struct kg_adjust adjust = {
     .bias = bias, .n_bias = 2, .presence = 0.5f, .frequency = 0.25f};
 
-/* One for each way of sampling; the last one adjusts its logits. */
+/* One request for each way to sample; the last one adjusts its logits. */
 static void make_requests(struct kg_request q[N_REQ], struct kg_sampling s[N_REQ])
 {
     static const int32_t prompt[] = {1, 250, 7, 13};
@@ -347,7 +349,8 @@ static void make_requests(struct kg_request q[N_REQ], struct kg_sampling s[N_REQ
     }
 }
 
-/* Calls of the slot, and of what it was given; the latter by the end of a round. */
+/* replays: calls of the slot; ran: calls of the bodies it was given; ran_by: `ran` at the
+ * end of each round */
 enum { ROUNDS = 3 };
 static int replays, ran, ran_by[ROUNDS];
 
@@ -370,7 +373,7 @@ static kg_status counted_replay(uint64_t of,
     return backend()->replay(of, counted_body, &(struct given){body, arg}, e);
 }
 
-/* Other weights at the same place, as a step of training leaves them. */
+/* Changes the weights in place, as a training step does. */
 static void change_weights(const struct kg_model *m)
 {
     const struct kg_mat w = m->head->compute;
@@ -381,7 +384,7 @@ static void change_weights(const struct kg_model *m)
                      KG_OK);
 }
 
-/* rounds: of one engine, with other weights in each.   t: of the last one */
+/* rounds: runs of one engine, with other weights in each.   t: of the last round */
 static void generate(struct kg_traj t[N_REQ], const struct kg_backend *be, int width,
                      int32_t vocab, int rounds)
 {
@@ -422,7 +425,8 @@ static void assert_same_kept(const struct kg_traj *a, const struct kg_traj *b)
     assert_memory_equal(a->kept, b->kept, a->kept_total);
 }
 
-/* The sampler draws where the table has no such slot. */
+/* On a backend without the slot `draw`, the host's sampler samples; trajectories are the
+ * same. */
 static void a_rollout_does_not_show_who_drew(void **state)
 {
     struct kg_backend without = *backend();
@@ -443,8 +447,9 @@ static void a_rollout_does_not_show_who_drew(void **state)
     release(here, N_REQ);
 }
 
-/* Models in turn, whose memory may lie where the last one's did. Sequences end one by
- * one, so steps are of many sizes. */
+/* Models are created one after the other, so one may get the addresses of a freed one,
+ * whose recorded steps must not be replayed. Sequences end one by one, so steps have many
+ * sizes. */
 static void a_rollout_does_not_show_what_is_replayed(void **state)
 {
     static const struct {
@@ -463,7 +468,7 @@ static void a_rollout_does_not_show_what_is_replayed(void **state)
     replays = ran = 0;
     for (size_t k = 0; k < (SANITIZED ? 1 : sizeof rows / sizeof *rows); k++) {
         generate(there, &with, rows[k].width, rows[k].vocab, rows[k].rounds);
-        for (int i = 2; i < rows[k].rounds; i++) /* a record outlives other weights */
+        for (int i = 2; i < rows[k].rounds; i++) /* recorded steps outlive weights */
             assert_int_equal(ran_by[i], ran_by[1]);
         generate(here, &without, rows[k].width, rows[k].vocab, rows[k].rounds);
         for (int i = 0; i < N_REQ; i++) {
@@ -476,7 +481,7 @@ static void a_rollout_does_not_show_what_is_replayed(void **state)
     assert_true(replays > (SANITIZED ? 10 : 30) && ran < replays);
 }
 
-/* A decode step of two rows, greedy and top-p. */
+/* Decodes two sequences, greedy and top-p. */
 static struct kg_rollout_stats decode(int32_t vocab)
 {
     static const int32_t prompt[] = {1, 2, 3};
@@ -523,7 +528,8 @@ static void what_crosses_in_a_step_does_not_grow_with_the_vocabulary(void **stat
     assert_true(small.decode_traffic.down < 1000 * steps);
 }
 
-/* Steps that are launched as one call no layer, and no sequence ends in them. */
+/* A step that is replayed as one launch calls no layer, and no sequence ends in it; it
+ * has to count as progress all the same. */
 static void every_step_is_progress(void **state)
 {
     static const int32_t prompt[] = {1, 2, 3};
@@ -563,8 +569,9 @@ static void every_step_is_progress(void **state)
     kg_model_free(m);
 }
 
-/* Sequences that grow beyond what one block of threads takes at a time, with heads of the
- * matrix instruction: what is recorded depends on the number of keys. */
+/* Sequences grow past the number of keys that one thread block takes at a time, with a
+ * head size of the matrix instruction: the launches that a step records depend on the
+ * number of keys. */
 static void long_contexts_are_scored_alike(void **state)
 {
     enum { SEQS = 2, PROMPT = 1020 };
@@ -596,7 +603,7 @@ static void long_contexts_are_scored_alike(void **state)
     assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
     if (kg_rollout_run(r, t, q, SEQS, &s, NULL, NULL, &err) != KG_OK)
         fail_msg("%s", err.message);
-    if (backend()->replay) /* the first of each kind is not */
+    if (backend()->replay) /* the first step of each kind is recorded, not replayed */
         assert_int_equal(kg_rollout_stats(r)->decode_traffic.replays, NEW - 3);
     for (int i = 0; i < SEQS; i++)
         assert_scored_in_parts(m, &t[i], 0);

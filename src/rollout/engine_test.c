@@ -1,6 +1,6 @@
-/* The open engine: episodes of several turns, mixed sampling parameters, cancelling,
- * streams. What a trajectory becomes must not depend on who shares the batch or when it
- * was asked for, and its log-probs are the score's, bit for bit. */
+/* The engine driven step by step: episodes of several turns, mixed sampling parameters,
+ * cancelling, streams. A trajectory must not depend on the requests that share the batch
+ * or on when it was submitted, and its log-probs equal the score's bit for bit. */
 #include "rollout/rollout_internal.h"
 #include "rollout/rollout_testing.h"
 #include "rollout/score.h"
@@ -30,7 +30,7 @@ static uint32_t pick(uint64_t what, uint32_t a, uint32_t b, uint32_t below)
     return kg_rng_below((struct kg_rng_key){5, KG_RNG_TEST}, what, a, b, below);
 }
 
-/* Every third request is of one turn; the others are episodes, some of them with a
+/* Every third request has one turn; the others are episodes, some of them with a
  * window. */
 static bool is_episode(int i) { return i % 3 != 2; }
 static bool has_window(int i) { return i % 6 == 4; }
@@ -96,12 +96,12 @@ struct driver {
     struct kg_rollout *r;
     struct kg_traj trajs[N_ALL];
     int turn[N_ALL];
-    int wake[N_ALL];   /* step at which a parked episode goes on; -1: not parked */
-    int victim[N_ALL]; /* step at which it is cancelled; 0: never */
+    int wake[N_ALL];   /* step at which a parked episode resumes; -1: not parked */
+    int victim[N_ALL]; /* step at which to cancel; 0: never */
     int done[N_ALL];
     int failed;
     size_t last_n[N_ALL]; /* tokens that the token callback has seen */
-    uint32_t delays;      /* seed; 0: goes on at once, within the callback */
+    uint32_t delays;      /* seed of the delays; 0: resume at once, in the callback */
     int step;
 };
 
@@ -110,8 +110,8 @@ static size_t which(const struct driver *d, const struct kg_traj *t)
     return (size_t)(t - d->trajs);
 }
 
-/* The next turn of an episode, or its end: what is observed depends on the episode and
- * the turn alone. */
+/* Starts the next turn of an episode, or ends it. The observation depends on the episode
+ * and the turn alone. */
 static void go_on(struct driver *d, size_t i)
 {
     struct kg_traj *t = &d->trajs[i];
@@ -213,7 +213,7 @@ struct way {
     int64_t kv_tokens;
 };
 
-/* All requests, driven in one way. */
+/* Runs all requests in the way that w describes. */
 static void drive(struct driver *d, const struct kg_model *m, const struct way *w)
 {
     struct kg_rollout_opts o = {.max_batch = w->batch,
@@ -256,7 +256,8 @@ static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *
 
 static void release_all(struct driver *d) { release(d->trajs, N_ALL); }
 
-/* Those that were not cancelled are what they are without the victims. */
+/* Trajectories of b that were not cancelled equal those of a; a cancelled one is a prefix
+ * of its counterpart in a. */
 static void assert_same_way(const struct driver *a, const struct driver *b)
 {
     for (size_t i = 0; i < N_ALL; i++) {
@@ -347,7 +348,7 @@ static void so_are_they_where_a_layer_looks_through_a_window(void **state)
 
 /* ---- one at a time ---- */
 
-/* What callbacks saw. */
+/* What the callbacks have seen. */
 struct seen {
     struct kg_rollout *r;
     int tokens, ended;
@@ -442,7 +443,7 @@ static void a_long_prompt_does_not_hold_up_a_stream(void **state)
     kg_rollout_free(seen.r);
 }
 
-/* The rule for a cache's size is the engine's own: blocks, not tokens. */
+/* kg_rollout_kv_tokens counts as the engine does, in blocks rather than tokens. */
 static void a_cache_for_n_sequences_runs_n_at_once(void **state)
 {
     static const int32_t lengths[] = {KG_KV_BLOCK, KG_KV_BLOCK + 1, KG_KV_BLOCK + 8};
@@ -474,7 +475,7 @@ static void a_cache_for_n_sequences_runs_n_at_once(void **state)
     }
 }
 
-/* The embedding of one id is not a number: who reads it fails. */
+/* The embedding of `id` holds a NaN: a request that reads it fails. */
 static struct kg_model *model_with_a_hole(int32_t id)
 {
     struct kg_model_config c = config(3000);
@@ -532,13 +533,13 @@ static void cancelling_frees_rows_and_blocks_at_once(void **state)
     open_engine(&seen, models[KG_F32], &o, true);
     for (int i = 0, at = 0; i < 3; at += q[i++].n_samples)
         NEED(kg_rollout_submit(seen.r, &q[i], &t[at], err));
-    for (int i = 0; i < 3; i++) /* none has its prompt yet */
+    for (int i = 0; i < 3; i++) /* no prompt is complete yet */
         NEED(kg_rollout_step(seen.r, &load, err));
     assert_int_equal(load.running, 3);
     assert_int_equal(load.waiting, 4);
     kg_rollout_cancel(seen.r, t, 2);     /* while their prompt is computed */
     kg_rollout_cancel(seen.r, &t[6], 1); /* in the queue */
-    kg_rollout_cancel(seen.r, &t[3], 1); /* of an open group */
+    kg_rollout_cancel(seen.r, &t[3], 1); /* a sample of an open group */
     kg_rollout_get_load(&load, seen.r);
     assert_int_equal(load.running, 1);
     assert_int_equal(load.waiting, 2);
@@ -562,8 +563,8 @@ static void cancelling_frees_rows_and_blocks_at_once(void **state)
     kg_rollout_free(seen.r);
 }
 
-/* Whichever of those that get a token, the first one or a later one: it gets no token
- * more, and the others get theirs. */
+/* Cancels each of three samples in turn, at its first token or a later one. It gets no
+ * further token; the others get theirs. */
 static void any_of_the_running_may_be_cancelled_between_tokens(void **state)
 {
     (void)state;
@@ -598,7 +599,7 @@ static void any_of_the_running_may_be_cancelled_between_tokens(void **state)
     }
 }
 
-/* The queue of requests moves up as its first ones are taken. */
+/* The queue moves its requests to the front when the first ones are taken. */
 static void requests_may_come_while_others_are_taken(void **state)
 {
     (void)state;
@@ -646,23 +647,23 @@ static void parked_episodes_hold_blocks_and_no_row(void **state)
     NEED(kg_rollout_submit(seen.r, &q, t, err));
     for (int i = 0; i < 20; i++)
         NEED(kg_rollout_step(seen.r, &load, err));
-    assert_int_equal(load.running, 0); /* three are open, the fourth finds no place */
+    assert_int_equal(load.running, 0); /* three are open: no slot for the fourth */
     assert_int_equal(load.waiting, 1);
     assert_int_equal(load.parked, 3);
     assert_int_equal(t[3].n, 0);
-    /* 4 blocks each, and the prompt's one, kept for the fourth */
+    /* 4 blocks each, and 1 of the prompt, kept for the fourth */
     assert_int_equal(blocks_held(seen.r), 3 * 4 + 1);
     NEED(kg_rollout_resume(seen.r, &t[1], observed, 3, 0, err));
     kg_rollout_close(seen.r, &t[0]);
     NEED(kg_rollout_step(seen.r, &load, err));
-    assert_int_equal(load.running, 1); /* the one that goes on comes first */
+    assert_int_equal(load.running, 1); /* a resumed episode goes before a new sample */
     assert_int_equal(t[1].n, 10 + 5 + 3 + 2);
     assert_int_equal(t[1].source[15], KG_SOURCE_TOOL);
     assert_int_equal(t[3].n, 0);
     step_to_the_end(&seen);
     assert_int_equal(seen.ended, 5);
     assert_int_equal(t[3].n, 15);
-    kg_rollout_cancel(seen.r, t, 4); /* the first is no longer held and stays as it is */
+    kg_rollout_cancel(seen.r, t, 4); /* t[0] is closed: it stays as it is */
     assert_int_equal(t[0].finish, KG_FINISH_LENGTH);
     assert_int_equal(t[1].finish, KG_FINISH_CANCELLED);
     assert_nothing_is_held(seen.r);
@@ -670,7 +671,8 @@ static void parked_episodes_hold_blocks_and_no_row(void **state)
     kg_rollout_free(seen.r);
 }
 
-/* Each turn behind a cut is what a prompt of its newest tokens is answered with. */
+/* After the window has cut the context, each turn equals the completion of a fresh prompt
+ * that consists of the tokens in the window. */
 static void a_turn_in_a_window_is_the_answer_to_a_fresh_prompt(void **state)
 {
     (void)state;
@@ -688,7 +690,7 @@ static void a_turn_in_a_window_is_the_answer_to_a_fresh_prompt(void **state)
     NEED(kg_rollout_submit(seen.r, &q, t, err));
     for (int turn = 0; turn < 6; turn++) {
         step_to_the_end(&seen);
-        for (int i = 0; turn < 5 && i < 3; i++) /* each at its own pace */
+        for (int i = 0; turn < 5 && i < 3; i++) /* observations of different lengths */
             NEED(kg_rollout_resume(seen.r, &t[i], observed, (size_t)(3 + i), 0, err));
     }
     kg_rollout_cancel(seen.r, t, 3);
@@ -851,7 +853,7 @@ static void a_session_can_be_begun_again_after_a_failure(void **state)
     kg_rollout_free(seen.r);
 }
 
-/* A turn's end is answered at once; the second ends the episode. */
+/* Resumes in the callback when the first turn ends; closes when the second one ends. */
 static kg_status two_turns(void *user, const struct kg_request *q, struct kg_traj *t,
                            const struct kg_err *failure, struct kg_err *err)
 {
@@ -893,7 +895,7 @@ static kg_status failing_head(const struct kg_head_out *out, const struct kg_hea
     return kg_fail(err, KG_EIO, "the device is gone");
 }
 
-/* Of threads that decode a share each, one fails: the step does. */
+/* If one of the threads that decode a share each fails, the step fails. */
 static void a_share_that_fails_fails_the_step(void **state)
 {
     struct kg_backend broken = *backend();
@@ -907,12 +909,12 @@ static void a_share_that_fails_fails_the_step(void **state)
     struct kg_traj t[5] = {0};
     (void)state;
     broken.head = failing_head;
-    broken.draw = NULL; /* steps ask the head, too */
+    broken.draw = NULL; /* so that decode steps call the head */
     m->backend = &broken;
     for (int threads = 1; threads < 4; threads++) {
         struct kg_rollout_opts o = {.max_batch = 8, .max_len = 64};
         kg_threads_set(threads);
-        /* one prompt row passes; of five, at 2 threads 2 and 3, the second share fails */
+        /* the prompt's one row passes; at 2 threads, 5 rows are split 2 and 3: 3 fails */
         rows_until_failure = threads == 2 ? 2 : 1;
         NEED(kg_rollout_create(&r, m, NULL, &o, err));
         assert_int_equal(kg_rollout_run(r, t, &q, 1, NULL, NULL, NULL, &refusal), KG_EIO);

@@ -1,6 +1,6 @@
-/* Episodes against an environment of the test's own: every token has the source that the
- * script says, the bits do not depend on who waits for whom, and the log-probs are the
- * score's. */
+/* Episodes with an environment that follows a script: every token has the source that the
+ * script says, the bits do not depend on which episode waits for which, and the log-probs
+ * equal the score's. */
 #include "rollout/episode.h"
 #include "rollout/rollout_testing.h"
 #include "text/unicode.h"
@@ -28,7 +28,7 @@ static const struct kg_prompts prompts = {.data = &data, .record = rows, .n = N_
 
 /* ---- an environment that follows a script ---- */
 
-/* What a turn is answered with depends on the model's text and nothing else. */
+/* The environment's reply depends on the model's text alone. */
 enum move { ANSWERS, IS_WRONG, CALLS, CALLS_AND_FAILS };
 static uint32_t hash(const char *text, size_t n)
 {
@@ -43,7 +43,8 @@ static enum move move_of(const char *text, size_t n)
                                       CALLS_AND_FAILS, CALLS,    CALLS};
     return moves[hash(text, n) % 7];
 }
-/* Holds what looks like a special token, a stop string, and bytes that are not UTF-8. */
+/* The observation contains the text of a special token, a stop string and invalid
+ * UTF-8. */
 static kg_status observation_of(struct kg_str *out, const char *text, size_t n,
                                 struct kg_err *err)
 {
@@ -54,14 +55,14 @@ static kg_status observation_of(struct kg_str *out, const char *text, size_t n,
 }
 
 struct script {
-    bool waits;          /* observations come from poll */
-    int slow;            /* polls before one is there */
+    bool waits;          /* observations arrive through poll */
+    int slow;            /* polls until one arrives */
     int fail_at;         /* step that fails; 0: none */
-    bool never_delivers; /* breaks the contract */
-    bool continues;      /* numbers of episodes are not those of the first run */
+    bool never_delivers; /* poll never delivers, against its contract */
+    bool continues;      /* episodes have other numbers than in the first run */
     int steps;
     uint64_t asked[N];
-    char texts[N][512]; /* of those that were asked */
+    char texts[N][512]; /* the model's text, for each entry of asked */
     size_t lengths[N];
     int n_asked, polls;
 };
@@ -261,14 +262,14 @@ struct walk {
     struct kg_traj_episode seen;
 };
 
-/* The model's tokens from w->at on; their text. */
+/* Walks over the model's tokens at w->at; text: these tokens decoded. */
 static void walk_turn(struct walk *w, struct kg_str *text)
 {
     size_t from = w->at;
     while (w->at < w->t->n && w->t->source[w->at] == KG_SOURCE_MODEL)
         w->at++;
     assert_true(w->at > from && w->at - from <= TURN_TOKENS);
-    /* the environment's first stop ends the turn: it stands in the last token or not */
+    /* the environment's first stop ends the turn: only the last token may contain it */
     kg_str_clear(text);
     NEED(
         kg_tokenizer_decode(text, tok, w->t->tokens + from, w->at - from - 1, true, err));
@@ -278,7 +279,7 @@ static void walk_turn(struct walk *w, struct kg_str *text)
     w->seen.turns++;
 }
 
-/* The observation of the text: its tokens stand there, or did not fit. */
+/* Walks over the observation that the text causes: its tokens follow, or did not fit. */
 static bool walk_observation(struct walk *w, const struct kg_str *text, size_t context)
 {
     struct kg_str raw = {0}, valid = {0};
@@ -393,7 +394,7 @@ static void who_waits_for_whom_is_not_seen_in_the_bits(void **state)
 
 /* ---- calls that outlast a run ---- */
 
-/* Continues what is paused.   returns how many were */
+/* Resumes the paused episodes.   returns their number */
 static int play_on(struct kg_traj *t, struct kg_episodes *e, struct kg_rollout *r)
 {
     struct kg_request requests_on[N];
@@ -432,7 +433,8 @@ static int play_on(struct kg_traj *t, struct kg_episodes *e, struct kg_rollout *
     return n;
 }
 
-/* Runs until all have ended. elsewhere: each in another process.   returns turns read */
+/* Runs in pieces until all episodes have ended. elsewhere: each piece opens its own
+ * environment, as another process would.   returns turns that the environment read */
 static int run_in_pieces(struct kg_traj *t, const struct way *w, bool elsewhere)
 {
     struct kg_request paused[N_PROMPTS];
@@ -467,7 +469,8 @@ static int run_in_pieces(struct kg_traj *t, const struct way *w, bool elsewhere)
     return script.steps;
 }
 
-/* And no call is made twice, except where the first was made by another process. */
+/* Pausing changes no bit, and no call is made twice, except where another process made
+ * the first one. */
 static void pauses_for_tools_are_not_seen_in_the_bits(void **state)
 {
     (void)state;
@@ -523,7 +526,8 @@ static void an_episode_ends_where_its_answer_is_full(void **state)
     release(less, N);
 }
 
-/* The bits are a window's and nobody's else; what the environment sees is the same. */
+/* A window's tokens do not depend on which episodes share the batch, and the environment
+ * sees the same texts. */
 static void a_window_is_the_same_whoever_shares_the_batch(void **state)
 {
     (void)state;
@@ -548,8 +552,7 @@ static void a_window_is_the_same_whoever_shares_the_batch(void **state)
     release(first, N);
 }
 
-/* kg_episodes_span holds every episode that was played, and is reached where windows are
- * many. */
+/* kg_episodes_span bounds the positions of every episode, however many windows it has. */
 static void the_span_bounds_what_is_computed(void **state)
 {
     (void)state;
@@ -563,7 +566,7 @@ static void the_span_bounds_what_is_computed(void **state)
                     (size_t)kg_episodes_span(&opts, t[i].prompt_n));
         assert_int_equal(kg_traj_span(&t[i], true), t[i].n);
     }
-    /* turns 2, 3 and 4 begin with at most 84, 118 and 152 tokens: two may be cut */
+    /* turns 2, 3 and 4 begin with at most 84, 118 and 152 tokens: two exceed 85 */
     assert_int_equal(kg_episodes_span(&opts, 50), 3 * (85 + TURN_TOKENS));
     opts.window = 0;
     assert_int_equal(kg_episodes_positions(&opts), CONTEXT);
@@ -736,7 +739,7 @@ static void the_engine_has_room_for_the_episodes(void **state)
         assert_int_equal(o.max_len, 90);
         kg_episodes_close(e);
     }
-    kg_episodes_fit(&none, NULL); /* answers of one turn */
+    kg_episodes_fit(&none, NULL); /* completions of one turn */
     assert_true(none.max_len == 7 && none.max_open == 5);
 }
 

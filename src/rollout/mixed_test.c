@@ -1,5 +1,5 @@
-/* Requests with different adapters in one batch: each answer, and each score of a prompt,
- * has the bits that its adapter alone gives. */
+/* Requests with different adapters in one batch: each completion, and each score of a
+ * prompt, equals bit for bit that of a run with its adapter alone. */
 #include "rollout/rollout_testing.h"
 #include "tensor/backend_testing.h"
 
@@ -22,7 +22,7 @@ static int32_t prompts[N_REQ][LONGEST];
 static struct kg_sampling sampling;
 static float scores[2][N_REQ][LONGEST]; /* mixed, alone */
 
-/* All of A and B as a training step might leave them. */
+/* Fills all of A and B with random values, as a training step might leave them. */
 static void move(struct kg_model *m, uint32_t salt)
 {
     float *w = malloc((size_t)m->n_elements * sizeof *w);
@@ -36,8 +36,8 @@ static void move(struct kg_model *m, uint32_t salt)
     free(w);
 }
 
-/* Of different ranks, on different targets; one of them is above all others'. be: NULL
- * for the default */
+/* The adapters have different ranks and targets; down_proj's rank 9 is above all others.
+ * be: NULL for the default */
 static void open_mix(struct mix *x, enum kg_dtype ct, const struct kg_backend *be)
 {
     const struct kg_model_config c = config(TEST_V);
@@ -88,7 +88,7 @@ static void run(struct kg_traj *t, const struct kg_model *m, const struct kg_req
     kg_rollout_free(r);
 }
 
-/* Each request by its adapter's model alone, whose own that adapter is. */
+/* Runs each request alone, on the model that owns its adapter. */
 static void run_alone(struct kg_traj *t, const struct mix *x)
 {
     for (int i = 0; i < N_REQ; i++) {
@@ -115,7 +115,7 @@ static void check_mixed(struct mix *x, const struct kg_traj *alone, int32_t max_
     release(t, N_REQ * SAMPLES);
 }
 
-/* Adapters that changed nothing would make the comparison empty. */
+/* If the adapters changed nothing, the comparison would prove nothing. */
 static void assert_adapters_matter(const struct mix *x)
 {
     struct kg_traj t[MODELS];
@@ -157,7 +157,7 @@ static void mixed_answers_are_those_of_each_alone(void **state)
     check(KG_BF16, NULL);
 }
 
-/* A library that adds in another order for another width of a weight. */
+/* Simulates a library whose order of summation depends on the width of the weight. */
 static struct kg_backend by_width;
 static kg_status multiply(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                           enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)

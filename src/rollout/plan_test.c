@@ -1,5 +1,5 @@
-/* What models, caches, activations, rows and engines take of a backend is what plans say,
- * to the byte, for every architecture. */
+/* For every architecture, the memory that models, caches, activations, rows and engines
+ * take from a backend equals the plan, to the byte. */
 #include "rollout/rollout_testing.h"
 
 #include "model/rows.h"

@@ -1,5 +1,5 @@
-/* Scores of prompts: the bits of kg_score, whatever the chunk, the batch and the company;
- * with answers behind them and without. */
+/* Scores of prompts equal those of kg_score bit for bit, whatever the chunk, the batch
+ * and the other requests, with a completion and without. */
 #include "rollout/rollout_testing.h"
 #include "rollout/score_testing.h"
 
@@ -12,7 +12,7 @@ static int32_t prompts[N_REQ][LONGEST];
 static struct kg_sampling samplings[N_REQ];
 static struct kg_request requests[N_REQ];
 
-/* Scores of one prompt and, from kg_score, what they must be. */
+/* Scores of one prompt: found by the engine, or expected, from kg_score. */
 struct scores {
     float logp[LONGEST], top_logp[LONGEST * TOP];
     int32_t top_ids[LONGEST * TOP];
@@ -25,7 +25,8 @@ static uint32_t pick(uint64_t what, uint32_t a, uint32_t b, uint32_t below)
     return kg_rng_below((struct kg_rng_key){6, KG_RNG_TEST}, what, a, b, below);
 }
 
-/* Lengths around a block's ends, of one token too; every second without an answer. */
+/* Lengths around the ends of a block, and a single token; every second request has no
+ * completion. */
 static void make_request(int i)
 {
     static const size_t lengths[N_REQ] = {1, 16, 17, 150, 32, 2, 99};
@@ -136,7 +137,7 @@ static void prompts_get_the_bits_of_the_score(void **state)
     }
 }
 
-/* The answers are those that come without scores. */
+/* The completions equal those of requests without scores. */
 static void scoring_changes_no_answer(void **state)
 {
     const struct kg_rollout_opts o = {.max_batch = 3, .max_len = LONGEST};
@@ -156,7 +157,7 @@ static void scoring_changes_no_answer(void **state)
     release(without, n);
 }
 
-/* A prompt as long as the context is scored: nothing follows it. */
+/* A prompt that fills the context can be scored, because no token follows it. */
 static void a_prompt_may_fill_the_context(void **state)
 {
     const struct kg_rollout_opts o = {.max_batch = 1, .max_len = 150};
@@ -171,7 +172,7 @@ static void a_prompt_may_fill_the_context(void **state)
     q.max_tokens = 1;
     assert_int_equal(kg_rollout_run(r, &t, &q, 1, NULL, NULL, NULL, &refusal), KG_EINVAL);
     q.max_tokens = KG_PROMPT_ONLY;
-    q.context = 150; /* an episode, which is parked with its prompt */
+    q.context = 150; /* an episode is parked after its prompt */
     NEED(kg_rollout_begin(r, &(struct kg_rollout_session){0}, err));
     NEED(kg_rollout_submit(r, &q, &t, err));
     for (struct kg_rollout_load load = {.waiting = 1}; load.running + load.waiting > 0;)
@@ -200,7 +201,7 @@ static kg_status count(void *user, const struct kg_request *q, struct kg_traj *t
     return KG_OK;
 }
 
-/* All samples of the prompt that cannot be scored fail; the others go on. */
+/* All samples of a prompt that cannot be scored fail; the other requests continue. */
 static void a_prompt_that_cannot_be_scored_fails_alone(void **state)
 {
     const struct kg_rollout_opts o = {.max_batch = 2, .max_len = LONGEST};
@@ -226,7 +227,7 @@ static void a_prompt_that_cannot_be_scored_fails_alone(void **state)
     bad.n_samples = 3; /* the third starts in a later pass than the first two */
     good.prompt = sound;
     good.prompt_n = 4;
-    good.max_tokens = 1; /* so that no answer goes on behind a 96 */
+    good.max_tokens = 1; /* so that no completion continues after a 96 */
     NEED(kg_rollout_create(&r, m, NULL, &o, err));
     NEED(kg_rollout_begin(r, &session, err));
     NEED(kg_rollout_submit(r, &bad, t, err));

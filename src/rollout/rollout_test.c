@@ -86,7 +86,8 @@ static bool same_tokens(const struct kg_traj *a, const struct kg_traj *b)
 
 /* ---- promise 1 ---- */
 
-/* Score all trajectories together and compare log-probs and top-k of the answers. */
+/* Scores all trajectories together and compares log-probs and top-k of the
+ * completions. */
 static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *t,
                                 int64_t pack)
 {
@@ -209,7 +210,7 @@ static void a_trajectory_does_not_depend_on_its_neighbours(void **state)
     run_with(all, models[KG_F32], &o, &s);
     assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
     struct kg_request picked[2] = {requests[4],
-                                   requests[1]}; /* other order, others gone */
+                                   requests[1]}; /* other order, no other request */
     assert_int_equal(kg_rollout_run(r, some, picked, 2, &s, NULL, NULL, &refusal), KG_OK);
     for (int i = 0; i < N_SAMPLES; i++) {
         assert_same_traj(&some[i], &all[4 * N_SAMPLES + i]);
@@ -247,8 +248,8 @@ static void seed_draw_number_and_sample_each_change_the_answer(void **state)
     release(c, N_TRAJS);
 }
 
-/* A seed names one sample: what a group gives for the seeds s, s + 1, .. comes one by one
- * as well. */
+/* A seed names one sample: a group with the seeds s, s + 1, ... equals its samples
+ * requested one by one. */
 static void a_seed_is_one_sample_of_a_draw(void **state)
 {
     (void)state;
@@ -395,7 +396,7 @@ static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
     struct kg_str whole = {0};
     struct kg_str text = {0};
     run_with(free_run, models[KG_F32], &o, &s);
-    /* characters 6..8 of the first answer: three tokens, some of several bytes */
+    /* characters 6..8 of the first completion: three tokens, some of several bytes */
     decode_answer(&whole, tok, &free_run[0]);
     struct kg_str stop = {0};
     assert_int_equal(kg_tokenizer_decode(&stop, tok,
@@ -462,7 +463,7 @@ static void kept_ids_are_recorded_with_the_token_among_them(void **state)
     release(t, N_TRAJS);
 }
 
-/* A flat distribution: the nucleus is nearly all of the vocabulary. */
+/* A flat distribution: the nucleus is nearly the whole vocabulary. */
 static struct kg_model *flat_model(void)
 {
     struct kg_model *m = make_model(KG_F32, 3000);
@@ -520,7 +521,7 @@ static void each_finished_trajectory_is_reported_once(void **state)
         kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &refusal),
         KG_EIO);
     release(t, N_TRAJS);
-    left = N_TRAJS + 1; /* and the engine works on */
+    left = N_TRAJS + 1; /* and the engine is still usable */
     assert_int_equal(
         kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &refusal),
         KG_OK);
@@ -544,7 +545,7 @@ static void a_prompt_is_computed_once_for_its_group(void **state)
     kg_rollout_free(r);
 }
 
-/* Each trajectory is the one without stop ids, up to the first of them. */
+/* Each trajectory equals the one without stop ids, up to the first stop id. */
 static void stop_ids_end_a_trajectory(void **state)
 {
     struct kg_sampling s = sampling();
@@ -659,7 +660,8 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
     assert_int_equal(status, KG_OK);
 }
 
-/* A completion in two requests is the completion in one: the second goes on drawing. */
+/* A completion made by two requests equals that of one: the second request continues the
+ * random numbers of the first. */
 static void a_request_goes_on_where_another_ended(void **state)
 {
     struct kg_sampling s = sampling();

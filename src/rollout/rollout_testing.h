@@ -78,8 +78,8 @@ TEST_UNUSED static void assert_same_traj(const struct kg_traj *a, const struct k
                         (a->n * k - from) * sizeof *a->top_logp);
 }
 
-/* Checks that the records of MODEL tokens equal the scores, each in the context of its
- * draw. K: ids scored per position, at least the recorded number. */
+/* Checks that the records of MODEL tokens equal the scores, each in the context in which
+ * it was sampled. K: ids scored per position, at least the recorded number. */
 TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
                                                const struct kg_traj *t, int K)
 {

@@ -1,5 +1,5 @@
-/* Experts that are recorded: of every token those that one forward over the whole
- * trajectory chooses, whatever the batch, the chunks and the turns it was made in.
+/* The recorded experts of every token are those that one forward over the whole
+ * trajectory chooses, whatever the batch, the chunks and the turns it was sampled in.
  */
 #include "model/rows.h"
 #include "rollout/rollout_testing.h"
@@ -8,7 +8,7 @@ enum { N_REQ = 3, SAMPLES = 3, MOST = 160, ANSWER = 9, MOST_CHOICES = 16 };
 
 static int32_t prompts[N_REQ][MOST];
 static const size_t lengths[N_REQ] = {37, 1, 50};
-static const int32_t heard[] = {7, 11, 3, 5}; /* by a tool */
+static const int32_t heard[] = {7, 11, 3, 5}; /* observations */
 
 static struct kg_model *open_model(const char *name)
 {
@@ -33,7 +33,7 @@ static struct kg_sampling sampling(void)
                                 .rng = {.seed = 3, .stream = KG_RNG_SAMPLE}};
 }
 
-/* Every token but the last, which was drawn and never fed. */
+/* Checks every token but the last, which was sampled and never fed to the model. */
 static void assert_routes(const struct kg_model *m, const struct kg_traj *t)
 {
     const struct kg_rows_opts opts = {.max_tokens = MOST};
@@ -94,7 +94,8 @@ struct episode {
     struct kg_traj *t;
 };
 
-/* Three turns, with a tool's words behind the first two: several tokens, then one. */
+/* Three turns; an observation of four tokens follows the first, one of one token the
+ * second. */
 static kg_status goes_on(void *user, const struct kg_request *q, struct kg_traj *t,
                          const struct kg_err *failure, struct kg_err *err)
 {

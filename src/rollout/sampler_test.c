@@ -52,7 +52,7 @@ static struct kg_sampler_row make_row(int32_t V, uint64_t number, float scale, b
 static void untruncated_draw_is_the_inverse_cdf(void **state)
 {
     (void)state;
-    /* up, so that nothing was summed before, and down, when what was is still there */
+    /* rising: nothing was summed before; falling: sums of a larger row are left */
     const int32_t sizes[] = {1,      2,     16,     511,    512,  513, 5000,
                              151936, MAX_V, 524288, 262144, 5000, 512, 2};
     struct kg_sampling s = plain();
@@ -138,7 +138,7 @@ static void greedy_takes_the_smaller_of_equal_ids(void **state)
     (void)state;
     struct kg_sampling s = plain();
     s.temperature = 0;
-    s.top_k = 1; /* no influence */
+    s.top_k = 1; /* has no effect */
     struct kg_sampler_row row = make_row(100, 5, 1, false);
     z[41] = z[17] = z[90] = 9;
     assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, 0.99, &err), KG_OK);
@@ -159,8 +159,8 @@ static int by_p(const void *a, const void *b)
     return x - y;
 }
 
-/* HF's three processors one after the other on a mask, each with the sums over all that
- * is left. */
+/* HuggingFace's three logits processors in their order, on a mask; each sums over the ids
+ * that are still kept. */
 static int32_t plain_mask(int32_t V, const struct kg_sampling *s)
 {
     for (int32_t v = 0; v < V; v++) {
@@ -191,7 +191,7 @@ static int32_t plain_mask(int32_t V, const struct kg_sampling *s)
     return n;
 }
 
-/* The mask again, by a walk; its mass. */
+/* Checks that the kept ids equal the mask; mass: their probability. */
 static void check_kept(int32_t V, int32_t n, double mass)
 {
     struct kg_idset_walk w;
@@ -223,7 +223,7 @@ static void check_against_plain(int32_t V, const struct kg_sampling *s, uint64_t
     assert_int_equal(pick.n_kept, n == V ? 0 : n);
     check_kept(V, s->record_kept ? pick.n_kept : 0, sum);
     assert_true(mask[pick.token]);
-    if (!kg_sampler_truncates(s, V)) /* walks in the order of ids then */
+    if (!kg_sampler_truncates(s, V)) /* then it walks in the order of ids */
         return;
     for (int32_t i = 0; i < V && order[i] != pick.token; i++)
         before += p[order[i]];
@@ -260,7 +260,8 @@ static void truncation_keeps_what_a_full_sort_keeps(void **state)
             }
 }
 
-/* The token is that of a row with the sum written out; its log-prob is the model's. */
+/* The token equals that of a row whose logits were adjusted beforehand; the log-prob is
+ * that of the model's own logits. */
 static void check_adjusted(const struct kg_sampler_row *row, const struct kg_sampling *s,
                            double u)
 {
@@ -316,7 +317,7 @@ static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
     row.text = text;
     row.n_text = 6;
     row.n_prompt = 1;
-    z[7] += 4; /* likely enough to be seen */
+    z[7] += 4; /* likely enough to be sampled */
     row.lse += 1;
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
         for (size_t j = 0; j < sizeof samplings / sizeof *samplings; j++)
@@ -327,9 +328,9 @@ static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
             }
 }
 
-/* Tokens that the reference draws from LOGITS: apply_repetition_penalties_torch of vLLM
- * and what its sampler does around it (bias first; frequency, presence, temperature
- * after), in numpy's fp32, and an inverse CDF over rising ids. */
+/* Tokens that the reference samples from LOGITS: apply_repetition_penalties_torch of vLLM
+ * and the steps of its sampler around it (bias before; frequency, presence, temperature
+ * after), in numpy's fp32, with an inverse CDF over rising ids. */
 static const float LOGITS[] = {2, -1, 0.5f, 3, -0.25f, 1.5f, 0, -3, 2.5f, 1};
 static const double AT[] = {0.01, 0.13, 0.27, 0.41, 0.55, 0.69, 0.83, 0.96};
 static const struct {
@@ -436,7 +437,7 @@ static void what_is_kept_is_known_without_a_draw(void **state)
     struct kg_sampler_row row = make_row(3000, 9, 0.1f, false);
     s.top_p = 0.99f;
     assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.5, &err), KG_OK);
-    assert_int_equal(pick.kept.n, 0); /* not asked for */
+    assert_int_equal(pick.kept.n, 0); /* not requested */
     assert_true(pick.n_kept > 2900 && pick.n_kept < 3000);
     assert_true(pick.cut > 0.005f && pick.cut <= 0.0101f);
     assert_int_equal(kg_sampler_keep(&pick, &scratch, &row, &s, &err), KG_OK);

@@ -1,6 +1,6 @@
-/* The scheduler by itself: order of admission, who holds which block, a cache that is
- * full; and some thousand random schedules of which every step is checked. Nothing here
- * has tokens, let alone a model. */
+/* The scheduler alone: order of admission, which sequence holds which block, a full
+ * cache; and 3,000 random schedules, checked after every step. Nothing here has tokens or
+ * a model. */
 #include "rollout/scheduler.h"
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 static struct kg_sched s;
-static char names[64]; /* a request is told by where its name stands */
+static char names[64]; /* a job's trajs points into it: the offset identifies the job */
 
 static void begin_with(int32_t batch, int32_t open, struct kg_kv_size blocks)
 {
@@ -37,8 +37,8 @@ static struct kg_job job(int name, int32_t samples, int32_t n_prompt, int32_t n_
                                                .own = n_blocks - n_shared}};
 }
 
-/* The same where a window sees `sees` blocks at most, and a prompt is computed in `more`
- * besides. */
+/* The job under a window that sees at most `sees` blocks, with `more` blocks while its
+ * prompt is computed. */
 static struct kg_job job_seen(struct kg_job j, int32_t sees, int32_t more)
 {
     struct kg_take t = j.take[KG_KV_ALL];
@@ -73,7 +73,7 @@ static void count(int32_t *holders, const struct kg_table *t, int64_t n_blocks)
         holders[t->at[i]]++;
 }
 
-/* Every block is free or has its holders, and is free once. */
+/* A block has as many references as holders; without one, it is free, and listed once. */
 static void check_blocks(int kind)
 {
     const struct kg_blocks *p = &s.pool[kind];
@@ -92,7 +92,7 @@ static void check_blocks(int kind)
     free(holders);
 }
 
-/* Every slot is in the one list of its state; a free one holds nothing. */
+/* Every slot is in the list of its state and in no other; a free slot holds no block. */
 static void check_slots(void)
 {
     int32_t seen = 0;
@@ -105,7 +105,7 @@ static void check_slots(void)
     assert_true(n_in(KG_SLOT_STARTING) + n_in(KG_SLOT_RUNNING) <= s.opts.max_batch);
 }
 
-/* A group lives as long as somebody waits for it. */
+/* A group lives while a sample waits for its prompt, or while it is the open one. */
 static void check_groups(void)
 {
     int64_t waiting = 0;
@@ -166,11 +166,11 @@ static void samples_share_what_their_prompt_fills(void **state)
     begin(4, 4, 20);
     submit(job(0, 3, 3, 2, 5));
     a = start(0);
-    assert_int_equal(n_free(), 20 - 3 - 3); /* the prompt's, and three of its own */
+    assert_int_equal(n_free(), 20 - 3 - 3); /* 3 of the prompt, 3 of the sample */
     b = start(0);
     c = start(0);
     assert_int_equal(kg_sched_start(&s), -1);
-    assert_int_equal(n_free(), 20 - 3 - 3 - 3 - 2); /* the last goes on in the prompt's */
+    assert_int_equal(n_free(), 20 - 3 - 3 - 3 - 2); /* the last shares the prompt's 3 */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(s.slots[a].table[KG_KV_ALL].at[i],
                          s.slots[b].table[KG_KV_ALL].at[i]);
@@ -183,7 +183,7 @@ static void samples_share_what_their_prompt_fills(void **state)
         assert_int_equal(s.pool[KG_KV_ALL].refs[s.slots[a].table[KG_KV_ALL].at[i]], 1);
     move(a, KG_SLOT_RUNNING);
     move(c, KG_SLOT_ENDED);
-    move(c, KG_SLOT_FREE); /* the prompt is still waited for */
+    move(c, KG_SLOT_FREE); /* b still waits for the prompt */
     assert_int_equal(s.order.n, 1);
     move(b, KG_SLOT_RUNNING);
     assert_int_equal(s.order.n, 0);
@@ -216,7 +216,7 @@ static void who_came_first_starts_first_however_large(void **state)
     end_empty();
 }
 
-/* A group that is open keeps its prompt, and one behind it does not pass. */
+/* An open group keeps its prompt's blocks, and a later group does not overtake it. */
 static void a_full_cache_is_waited_for(void **state)
 {
     int32_t a, b;
@@ -233,7 +233,7 @@ static void a_full_cache_is_waited_for(void **state)
     move(a, KG_SLOT_FREE);
     assert_int_equal(n_free(), 5);
     a = start(0);
-    b = start(0); /* the last one needs two */
+    b = start(0); /* the last sample needs two */
     assert_int_equal(kg_sched_start(&s), -1);
     move(b, KG_SLOT_FREE);
     b = start(1);
@@ -250,14 +250,14 @@ static void what_goes_on_comes_before_what_is_new(void **state)
     submit(job(0, 4, 1, 0, 3));
     a = start(0);
     b = start(0);
-    assert_int_equal(kg_sched_start(&s), -1); /* no row */
+    assert_int_equal(kg_sched_start(&s), -1); /* no row is free */
     for (int i = 0; i < 2; i++) {
         move(i == 0 ? a : b, KG_SLOT_RUNNING);
         move(i == 0 ? a : b, KG_SLOT_ENDED);
         move(i == 0 ? a : b, KG_SLOT_PARKED);
     }
     c = start(0);
-    assert_int_equal(kg_sched_start(&s), -1); /* a row, and no slot */
+    assert_int_equal(kg_sched_start(&s), -1); /* a row is free, but no slot */
     move(b, KG_SLOT_RESUMING);
     move(a, KG_SLOT_RESUMING);
     rows[0] = kg_sched_start(&s);
@@ -284,7 +284,7 @@ static void samples_may_be_withdrawn_before_they_start(void **state)
     submit(job(1, 2, 1, 0, 2));
     submit(job(2, 1, 1, 0, 2));
     kg_sched_withdraw(&s, kg_sched_job(&s, 1));
-    kg_sched_withdraw(&s, kg_sched_job(&s, 1)); /* and it is gone */
+    kg_sched_withdraw(&s, kg_sched_job(&s, 1)); /* now the job is removed */
     assert_int_equal(name_of(kg_sched_job(&s, 1)), 2);
     assert_null(kg_sched_job(&s, 2));
     a = start(0);
@@ -292,7 +292,7 @@ static void samples_may_be_withdrawn_before_they_start(void **state)
     kg_sched_withdraw(&s, kg_sched_job(&s, 0));
     check();
     assert_int_equal(s.order.n, 1);
-    kg_sched_withdraw(&s, kg_sched_job(&s, 0)); /* nobody is to share the prompt */
+    kg_sched_withdraw(&s, kg_sched_job(&s, 0)); /* no sample left for the prompt */
     check();
     assert_int_equal(s.order.n, 0);
     assert_int_equal(n_free(), 10 - 4);
@@ -301,7 +301,7 @@ static void samples_may_be_withdrawn_before_they_start(void **state)
     end_empty();
 }
 
-/* Of several samples one is left: it goes on in its prompt's blocks. */
+/* The only sample left continues in its prompt's blocks. */
 static void one_that_is_left_alone_needs_no_copies(void **state)
 {
     int32_t a;
@@ -345,8 +345,8 @@ static int32_t seen_by(int32_t slot, int32_t entry)
     return s.slots[slot].table[KG_KV_WINDOW].at[entry];
 }
 
-/* A window that sees two blocks at most: a sample has three, of a prompt of five that is
- * computed in four. */
+/* The window sees at most two blocks: the sample holds three, and its prompt of five
+ * blocks is computed in four. */
 static void a_table_goes_round_in_what_a_window_sees(void **state)
 {
     const struct kg_blocks *p = &s.pool[KG_KV_WINDOW];
@@ -357,21 +357,21 @@ static void a_table_goes_round_in_what_a_window_sees(void **state)
     assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_ALL), 8);
     assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_WINDOW), 4);
     a = start(0);
-    for (int i = 3; i < 5; i++) /* the prompt's, where it is read */
+    for (int i = 3; i < 5; i++) /* blocks of the prompt that the sample reads */
         assert_int_equal(seen_by(a, i), group_of(a)->table[KG_KV_WINDOW].at[i]);
     for (int i = 3; i < 8; i++)
         assert_int_equal(seen_by(a, i), seen_by(a, i - 3));
     assert_int_equal(p->free.n, 0);
     move(a, KG_SLOT_RUNNING);
-    assert_int_equal(p->free.n, 1); /* the prompt is gone, and what was its alone */
+    assert_int_equal(p->free.n, 1); /* with the group, a block only it held */
     kg_sched_pass(&s, a, 8);
     check();
-    assert_int_equal(p->free.n, 1); /* it shares nothing: all three are its own */
+    assert_int_equal(p->free.n, 1); /* nothing is shared: all three are its own */
     move(a, KG_SLOT_FREE);
     end_empty();
 }
 
-/* What samples share is free when the last of them has passed it. */
+/* A shared block is freed when the last sample has passed it. */
 static void what_all_have_passed_is_given_back(void **state)
 {
     const struct kg_blocks *p = &s.pool[KG_KV_WINDOW];
@@ -393,7 +393,7 @@ static void what_all_have_passed_is_given_back(void **state)
     kg_sched_pass(&s, b, 2);
     check();
     assert_int_equal(p->free.n, 2);
-    kg_sched_pass(&s, b, 6); /* of what it has alone it passes nothing */
+    kg_sched_pass(&s, b, 6); /* a sample's own blocks are not freed by passing */
     kg_sched_pass(&s, a, 6);
     check();
     assert_int_equal(p->free.n, 4);
@@ -426,18 +426,18 @@ static void running_out_of_memory_is_a_status(void **state)
 
 enum { SCHEDULES = 3000, JOBS = 40, MOST_STEPS = 10000 };
 
-/* What was promised, kept apart from what the scheduler keeps. */
+/* The test's own account, independent of the scheduler's state. */
 struct schedule {
     uint32_t seed, drawn;
     int submitted;
     int32_t left[JOBS]; /* samples of each job that have not started */
     int32_t begun[JOBS];
     int32_t started, ended, withdrawn, asked;
-    int32_t resumed[1024]; /* slots, from..to */
+    int32_t resumed[1024]; /* slots that wait to resume, [from, to) */
     int from, to;
 };
 
-/* How often it came to what is to be tested, in all schedules. */
+/* How often each tested situation occurred, over all schedules. */
 static int n_resumed, n_withdrawn, n_full, n_beside, n_lacks[KG_KV_KINDS], n_passed;
 
 static int32_t below(struct schedule *x, int32_t n)
@@ -487,7 +487,7 @@ static bool lacks(const struct kg_job *j, int kind)
     return s.pool[kind].free.n < more;
 }
 
-/* Nothing has started: for one of the reasons that there are. */
+/* Asserts that one of the valid reasons kept the next job from starting. */
 static void assert_no_room(const struct schedule *x)
 {
     const struct kg_job *j = kg_sched_job(&s, 0);
@@ -501,7 +501,7 @@ static void assert_no_room(const struct schedule *x)
     assert_true(n_in(KG_SLOT_FREE) < s.opts.max_open); /* or it could never start */
 }
 
-/* Whether it is the prompt's, which goes with the group. */
+/* Whether the prompt's table holds the block; it is freed with the group. */
 static bool of_group(const struct kg_table *prompt, int32_t block)
 {
     bool found = false;
@@ -510,8 +510,8 @@ static bool of_group(const struct kg_table *prompt, int32_t block)
     return found;
 }
 
-/* What a sample that has just started reads of its prompt, and that it writes where
- * nobody else reads. */
+/* A sample that has just started reads its prompt's blocks, and writes only to blocks
+ * that no other sample reads. */
 static void check_sample(int32_t slot, const struct kg_job *j, int kind)
 {
     const struct kg_take *take = &j->take[kind];
@@ -553,7 +553,7 @@ static void start_all(struct schedule *x)
     assert_no_room(x);
 }
 
-/* A slot that resumes is no longer waited for. */
+/* Removes a slot that resumes from the list of waiting ones. */
 static void forget(struct schedule *x, int32_t slot)
 {
     for (int i = x->from; i < x->to; i++)

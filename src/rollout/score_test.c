@@ -1,5 +1,5 @@
-/* Scoring: packing and gathering leave no trace in the numbers, and what it prints agrees
- * with itself. */
+/* Scoring: packing and gathering do not change the numbers, and the statistics of a
+ * position agree with one another. */
 #include "rollout/score_testing.h"
 
 #include "base/mem.h"
@@ -127,7 +127,7 @@ static void the_statistics_of_a_position_agree(void **state)
     }
 }
 
-/* The same numbers whatever else is asked for. */
+/* Each statistic has the same values with and without the others. */
 static void each_statistic_may_be_asked_for_alone(void **state)
 {
     struct kg_score_seq seqs[N];
@@ -208,7 +208,7 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
     kg_rows_free(rows);
 }
 
-/* Against the same head asked for every log-prob. */
+/* The expected sums come from the same head, asked for the log-prob of every id. */
 static void sums_of_squares_are_of_the_softmax_that_was_sampled(void **state)
 {
     static float logp[LEN], all[LEN * V], sum_sq[LEN];

@@ -9,7 +9,7 @@
 #include "base/need_testing.h"
 #include "rollout/score.h"
 
-/* In a pack of its own; arguments as those of kg_score. */
+/* Scores q alone in a pack; the arguments are those of kg_score. */
 static inline void score_one(const struct kg_model *m, struct kg_score_seq *q, int k,
                              int top_k)
 {

@@ -1,5 +1,5 @@
-/* Layers that look through a window: the cache holds what is seen, and nothing else shows
- * it. Log-probs are those of scoring, which has no cache. */
+/* Layers with a sliding window: the cache holds only what the window sees, and no result
+ * depends on that. Log-probs equal those of scoring, which has no cache. */
 #include "rollout/rollout_internal.h"
 #include "rollout/rollout_testing.h"
 
@@ -15,8 +15,8 @@ enum {
 
 static int32_t text[LONGEST];
 
-/* Of two layers the first looks through the window, and the second where `both` do. What
- * the first one makes of any token is seen in later ones. */
+/* The first of two layers has the window; the second has it if `both`. What the first
+ * layer computes for a token reaches the tokens after it, so an error there shows. */
 static struct kg_model *model_of(bool both)
 {
     struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
@@ -48,11 +48,12 @@ struct run {
     struct kg_request requests[ALL];
     int n;
     struct kg_traj trajs[ALL];
-    int32_t most_seen; /* blocks of layers with a window in use, when all decode */
+    int32_t most_seen; /* blocks of windowed layers in use, when all decode */
     int32_t most_running;
 };
 
-/* Request k has prompt_n + k tokens, and samples of `new` each. */
+/* Request k has a prompt of prompt_n + k tokens and n_samples completions of `new`
+ * tokens. */
 static void ask(struct run *x, size_t prompt_n, int32_t n_samples, int32_t new)
 {
     x->sampling = (struct kg_sampling){.temperature = 1,
@@ -120,7 +121,7 @@ static void assert_scored(const struct run *x, const struct kg_model *m)
 
 /* ---- what is held ---- */
 
-/* Prompts of few tokens, answers of eight windows. */
+/* Short prompts, completions of eight windows. */
 static void check_long_answers(bool both)
 {
     static struct run x;
@@ -142,8 +143,8 @@ static void a_long_answer_holds_what_its_window_sees(void **state)
     check_long_answers(false);
 }
 
-/* Prompts that end before, at and behind the edge of the window, shared by three samples
- * that go on past it. */
+/* Prompts that end before the edge of the window, at the end of a block and far after the
+ * edge; three samples share each of them and continue past the edge. */
 static void a_prompt_is_shared_across_the_edge_of_the_window(void **state)
 {
     static const size_t prompts[] = {30, 128, 3 * WINDOW + 1, 600};
@@ -167,7 +168,7 @@ static void a_prompt_is_shared_across_the_edge_of_the_window(void **state)
     kg_model_free(m);
 }
 
-/* The samples of two prompts of two blocks each, until all have passed them. */
+/* Two prompts of two blocks each, which are freed when all samples have passed them. */
 static void what_is_out_of_every_window_is_given_back(void **state)
 {
     struct kg_model *m = model_of(true);
@@ -194,8 +195,8 @@ static void what_is_out_of_every_window_is_given_back(void **state)
     kg_model_free(m);
 }
 
-/* An episode whose observation is longer than what a sequence holds between turns, by
- * chunks of any length. */
+/* The observation is longer than what a sequence holds between turns; chunks of several
+ * lengths. */
 static void a_long_observation_is_computed_by_chunks(void **state)
 {
     static const int32_t chunks[] = {CHUNK, 300, 1000};
@@ -235,7 +236,8 @@ static void a_long_observation_is_computed_by_chunks(void **state)
 
 /* ---- a cache that is too small ---- */
 
-/* Room for one prompt and what one or two of six see; they wait for one another. */
+/* The cache has room for one prompt and the windows of one or two of six samples, which
+ * wait for one another. */
 static void a_full_cache_is_waited_for_and_shows_in_nothing(void **state)
 {
     static struct run wide, narrow;
@@ -262,8 +264,8 @@ static void a_full_cache_is_waited_for_and_shows_in_nothing(void **state)
     }
 }
 
-/* Where all layers have a window a prompt of any length can be answered; where one sees
- * everything, by a cache for everything. */
+/* If all layers have a window, a small cache suffices for a prompt of any length; if one
+ * layer sees everything, the cache has to hold the whole sequence. */
 static void what_no_empty_cache_could_hold_is_refused(void **state)
 {
     static struct run x;
@@ -304,7 +306,7 @@ static void a_plan_counts_what_windows_see(void **state)
     kg_rollout_memory(&cache, all, &o);
     assert_int_equal(cache, 2 * 5 * block);
     o.max_len = 2048;
-    o.prefill_chunk = 512; /* a turn is computed in so much */
+    o.prefill_chunk = 512; /* a turn is computed in chunks of 512 */
     o.episodes = true;
     kg_rollout_memory(&cache, all, &o);
     assert_int_equal(cache, 2 * 6 * 11 * block);

@@ -1,4 +1,5 @@
-/* What travels between processes arrives as it left: every array, every bit. */
+/* A trajectory sent from one process to another arrives unchanged: every array, every
+ * bit. */
 #include "traj/traj.h"
 
 #include "base/mem.h"
@@ -24,7 +25,7 @@ static void push(struct kg_traj *t, int i)
     NEED(kg_traj_push(t, &step, err));
 }
 
-/* 0: no token; then more and more of what there is */
+/* kind 0: no token; each further kind has more of the optional arrays */
 static struct kg_traj make(int kind)
 {
     struct kg_traj t = {.top_k = kind > 2 ? K : 0,
@@ -73,7 +74,7 @@ static void assert_same(const struct kg_traj *a, const struct kg_traj *b)
     kg_str_release(&y);
 }
 
-/* Wherever their arrays lie. */
+/* Compares the packed bytes, in which addresses do not occur. */
 static void assert_same_bytes(const struct kg_traj *a, const struct kg_traj *b)
 {
     struct kg_str x = {0}, y = {0};
@@ -104,7 +105,7 @@ static void trajectories_arrive_as_they_left(void **state)
         NEED(kg_traj_unpack(&t, &from, err));
         assert_same(&sent[i], &t);
         assert_same_bytes(&sent[i], &t);
-        push(&t, 2); /* what has arrived can grow */
+        push(&t, 2); /* an unpacked trajectory can grow */
         push(&sent[i], 2);
         assert_same(&sent[i], &t);
         kg_traj_release(&t);

@@ -1,4 +1,4 @@
-/* Tests of trajectories: records stay aligned with their tokens, failures change nothing,
+/* Trajectories: records stay aligned with their tokens, a failed call changes nothing,
  * the dump reads back. */
 #include "traj/traj.h"
 
@@ -17,7 +17,7 @@
 enum { BOUND = 256 };
 static struct kg_err err;
 
-/* The ids first, first + 10, ...: n of them. */
+/* Asserts that s holds n ids: first, first + 10, ... */
 static void assert_kept(const struct kg_idset *s, int32_t first, int32_t n)
 {
     struct kg_idset_walk w;
@@ -92,7 +92,7 @@ static void records_stay_with_their_tokens(void **state)
 static void what_others_wrote_is_kept_and_has_no_record(void **state)
 {
     const int32_t words[3] = {7, 8, 9};
-    struct kg_traj t = {.top_k = 1}; /* the least that is recorded */
+    struct kg_traj t = {.top_k = 1}; /* the smallest record */
 
     (void)state;
     assert_int_equal(kg_traj_append(&t, words, 2, KG_SOURCE_PROMPT, &err), KG_OK);
@@ -114,7 +114,7 @@ static void what_others_wrote_is_kept_and_has_no_record(void **state)
     kg_traj_release(&t);
 }
 
-/* p p m m t | m t t | m: two windows, observations between the turns. */
+/* Tokens p p m m t | m t t | m (prompt, model, tool): a window opens at each bar. */
 static void the_parts_hold_every_sampled_token_once(void **state)
 {
     static const int32_t words[2] = {7, 8};
@@ -165,7 +165,7 @@ static void a_trajectory_may_be_the_models_alone(void **state)
     kg_traj_release(&t);
 }
 
-/* 2^26 tokens: one more is refused before anything is asked of memory. */
+/* At most 2^26 tokens: one more is refused before any memory is requested. */
 static void a_trajectory_has_a_limit(void **state)
 {
     const size_t most = (size_t)1 << 26;
@@ -241,7 +241,7 @@ static void several_rewards_are_dumped_by_name(void **state)
     kg_str_release(&out);
 }
 
-/* In the order of the names, whoever came first; one that was not said is null. */
+/* Sorted by name, not in order of arrival; a value that no grader gave is null. */
 static void what_graders_say_besides_is_dumped_by_name(void **state)
 {
     struct kg_further_names names = {.n = 0};
@@ -360,7 +360,7 @@ static void an_episode_says_how_it_went(void **state)
     assert_non_null(strstr(out.data, "\"turns\":5,\"calls\":4,\"invalid\":3,\"failed\":2,"
                                      "\"answered\":true,\"cut\":true"));
     kg_str_clear(&out);
-    t.episode.turns = 0; /* no episode: one answer */
+    t.episode.turns = 0; /* no episode: one completion */
     assert_int_equal(kg_traj_put_json(&out, &t, &none, &err), KG_OK);
     assert_null(strstr(out.data, "turns"));
     kg_str_release(&out);
@@ -399,7 +399,8 @@ static void an_end_is_found_by_its_name(void **state)
                         "length, cancelled; found 'stopped'; did you mean 'stop'?");
 }
 
-/* Tokens of another trajectory come with their records, from any one to any other. */
+/* kg_traj_extend copies tokens with their records, for every range of another
+ * trajectory. */
 static void a_part_of_another_trajectory_keeps_its_records(void **state)
 {
     const int32_t prompt[3] = {7, 8, 9}, tool[2] = {70, 80};
