@@ -1,5 +1,5 @@
-/* Gradients: torch's, finite differences, and the properties that a micro-batch split,
- * checkpointing and threads must not disturb. */
+/* Gradients against torch and against finite differences; splitting a micro-batch,
+ * checkpointing and threads must not change them. */
 #include "base/sanitized_testing.h"
 #include "model/model_testing.h"
 
@@ -48,8 +48,8 @@ static void test_gradients_are_those_of_torch(void **state)
         check_gradients_of(test_archs[i]);
 }
 
-/* Eight overlapping stretches of the repeated reference, 2,348 tokens, under the
- * sanitizers half of that: sums over more than one chunk of tokens. */
+/* Eight overlapping parts of the repeated reference, 2,348 tokens (half as many under the
+ * sanitizers), so that gradients are sums over several chunks of tokens. */
 static struct test_pack long_pack(const struct test_pack *t)
 {
     enum { REPEATS = SANITIZED ? 3 : 5 };
@@ -153,8 +153,8 @@ static void test_bf16_gradients_point_where_fp32_ones_do(void **state)
     }
 }
 
-/* grad(pack of two) = grad(first) + grad(second), to fp32 rounding; adding into one slab
- * does the sum. */
+/* grad(pack of two) = grad(first) + grad(second), to fp32 rounding. The sum is made by
+ * adding both into one slab. */
 static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
 {
     (void)state;
@@ -250,8 +250,8 @@ static kg_status refuse_embed(struct kg_mat x, struct kg_mat table, struct kg_iv
     return kg_fail(err, KG_EIO, "the device is gone");
 }
 
-/* The least pack, one token: what a forward did not keep, or could not end, serves
- * none. */
+/* A backward needs a forward that kept its activations and succeeded; shown on the
+ * smallest pack, one token. */
 static void test_no_backward_without_a_kept_forward(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
-/* The loss that is linear in the routers' probabilities, from which
- * train/step/expert_load.h makes the one that evens the load of experts: its value and
- * gradient are those of transformers' load_balancing_loss_func and torch, and differences
- * of the forward.
+/* The loss that is linear in the routers' probabilities; train/step/expert_load.h makes
+ * the load-balancing loss from it. Value and gradient equal those of transformers'
+ * load_balancing_loss_func under torch, and the gradient equals finite differences.
  */
 #include "model/model_testing.h"
 
@@ -17,7 +16,7 @@ struct balanced {
     int64_t counts[MOST_CELLS]; /* (Lx,E) */
     float balance[MOST_E], p_sum[MOST_E];
     float *grads;   /* (n_elements) */
-    uint16_t *held; /* experts that a forward is given; NULL: it chooses */
+    uint16_t *held; /* experts given to a forward; NULL: routers choose */
 };
 
 static int32_t routed(const struct balanced *b)
@@ -77,7 +76,7 @@ static double loss_of(struct balanced *b)
     return loss;
 }
 
-/* That loss alone: log-probs have no weight. */
+/* The gradient of that loss alone: log-probs have weight 0. */
 static void make_grads(struct balanced *b)
 {
     memset(b->grads, 0, (size_t)b->m->n_elements * sizeof *b->grads);
@@ -118,7 +117,7 @@ static double relative_difference(const float *a, const float *b, int64_t n)
     return sqrt(apart / fmax(size, 1e-30));
 }
 
-/* returns how many tensors of the file were compared */
+/* returns the number of tensors compared */
 static size_t compare_grads(const struct balanced *b, const struct kg_st_set *set)
 {
     size_t compared = 0;
@@ -164,7 +163,7 @@ static void value_and_gradient_are_those_of_transformers(void **state)
 }
 
 /* ---- differences ---- */
-/* Of the parameter's largest slope. */
+/* Gradient minus finite difference, where the gradient of p is largest. */
 static double slope_apart(struct balanced *b, const struct kg_param *p)
 {
     const float h = 1e-3f;
@@ -190,7 +189,7 @@ static double norm_of(const float *g, int64_t n)
     return sqrt(sum);
 }
 
-/* Where a choice changed within h, nothing behind it would be continuous. */
+/* Fixes the experts: if a choice changed between w - h and w + h, the loss would jump. */
 static void hold_choices(struct balanced *b)
 {
     b->held = test_alloc((size_t)TEST_REF_TOKENS *

@@ -1,6 +1,6 @@
-/* What products read, by NCCL from GPU to GPU: in the bytes that each rank's cut has, and
- * a call that fails is heard by all. That it is what one process reads,
- * tests/ranks_device_test shows.
+/* The weights that products read, collected by NCCL from GPU to GPU: each rank sends the
+ * bytes of its shard, and a call that fails on one rank fails on all.
+ * tests/ranks_device_test shows that the result equals that of one process.
  */
 #include "model/model.h"
 
@@ -17,11 +17,11 @@ enum { RANKS = 3 };
 
 struct asked {
     const char *folder;
-    const char *fails; /* what FAKE_NCCL is behind the first refresh; NULL: nothing */
+    const char *fails; /* FAKE_NCCL after the first refresh; NULL: none */
 };
 
-/* Of the cut as products read it; and four agreements: at both ends, and of the one
- * bucket before and behind. */
+/* Bytes that a rank sends to each other one: its shard as products read it, and four
+ * agreements: at both ends, and before and after the one bucket. */
 static uint64_t foretold(const struct kg_model *m, const struct kg_ranks *r)
 {
     uint64_t bytes = 4 * sizeof(struct kg_ranks_word);

@@ -1,6 +1,6 @@
-/* config.json as public repositories show it, of 90 models: each is read as transformers
- * 5.24 reads it, or refused for a reason, and a small model of random weights with its
- * settings is written and opened again. tests/data/configs/README.md has the sources. */
+/* config.json of 90 public models: each is read as transformers 5.24 reads it, or refused
+ * with a reason, and a small model of random weights with its settings is saved and
+ * opened again. tests/data/configs/README.md has the sources. */
 #include "data/jsonl.h"
 #include "model/model_testing.h"
 
@@ -9,7 +9,7 @@
 struct row {
     const struct kg_json *config, *read;
     const char *name, *refused, *passed;
-    const char *ignore; /* with it the row is read */
+    const char *ignore; /* field without which the row is read */
 };
 
 /* ---- a row ---- */
@@ -50,13 +50,14 @@ static void same_as_read(const struct kg_model_config *c, const struct row *r)
         fail_msg("%s: theta %g, rope %s, %d heads of keys of %d, eps %g, tied %d",
                  r->name, c->rope_theta, kg_rope_name(c->rope), c->kv_heads, c->head_dim,
                  (double)c->norm_eps, c->tied);
-    /* of classes whose layers have no kinds transformers says nothing */
+    /* transformers reports no windows for classes without layer_types */
     if (c->arch->reads & KG_READS_LAYER_TYPES &&
         windows != kg_json_int(kg_json_get(read, "windows"), -1))
         fail_msg("%s: %d layers have a window", r->name, windows);
 }
 
-/* Written with what the file has beside, and read again, it is the same. */
+/* Written together with the file's other fields and read again, the config is the
+ * same. */
 static void written_as_read(const struct kg_model_config *c, const struct row *r)
 {
     struct kg_model_config again;
@@ -68,7 +69,7 @@ static void written_as_read(const struct kg_model_config *c, const struct row *r
     kg_str_release(&text);
 }
 
-/* Two narrow layers of it, with random weights. */
+/* Saves and opens a model of two narrow layers of this config, with random weights. */
 static void loads_with_random_weights(struct kg_model_config c)
 {
     const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
@@ -141,7 +142,7 @@ static void public_models_are_read_or_refused_with_a_reason(void **state)
     assert_int_equal(check_file(CONFIGS "public.jsonl", true), 92);
 }
 
-/* Writers of the new layout leave the type out, or everything but sizes. */
+/* Writers of the new layout omit the type of the rope, or everything but sizes. */
 static void what_is_left_out_is_the_class_default(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Tests of config.json: what is read, what is refused, what is written, and the rotary
+/* config.json: what is read, what is refused, what is written, and the rotary
  * frequencies. */
 #include "model/config.h"
 
@@ -66,7 +66,7 @@ static void llama3_scaling_is_read(void **state)
 
 static kg_status parse_with(struct kg_model_config *c, const char *field);
 
-/* Each field of it is needed, and none may contradict another. */
+/* Every field of the scaling is needed, and none may contradict another. */
 static void llama3_scaling_is_read_whole(void **state)
 {
     static const char *const fields[] = {"\"factor\": 8.0", "\"low_freq_factor\": 0.5",
@@ -78,7 +78,7 @@ static void llama3_scaling_is_read_whole(void **state)
     struct kg_model_config c;
     char text[512];
     (void)state;
-    for (int miss = 0; miss < 9; miss++) { /* 0..3 left out, 4..7 wrong, 8 as it is */
+    for (int miss = 0; miss < 9; miss++) { /* 0..3: missing; 4..7: wrong; 8: valid */
         size_t at = (size_t)snprintf(text, sizeof text,
                                      "\"rope_scaling\": {\"rope_type\""
                                      ": \"llama3\"");
@@ -90,7 +90,7 @@ static void llama3_scaling_is_read_whole(void **state)
         if ((parse_with(&c, text) == KG_OK) != (miss == 8))
             fail_msg("%s: %s", text, miss == 8 ? err.message : "not refused");
     }
-    struct kg_model_config other; /* what it does not know may stand first */
+    struct kg_model_config other; /* an unknown field may not come first */
     snprintf(text, sizeof text,
              "\"rope_scaling\": {\"attention_factor\": 2.0, \"rope_type\": \"llama3\", "
              "%s, %s, %s, %s}",
@@ -120,11 +120,11 @@ static void a_window_is_read_where_it_slides(void **state)
 {
     static const struct {
         const char *fields;
-        int32_t window;    /* of the config; -1: it is refused */
+        int32_t window;    /* in the config; -1: refused */
         int32_t effective; /* of the first layer */
     } rows[] = {
         {"\"sliding_window\": null, ", 0, 0},
-        {"\"sliding_window\": 8192, ", 8192, 0}, /* no sequence reaches so far */
+        {"\"sliding_window\": 8192, ", 8192, 0}, /* no sequence is longer */
         {"\"sliding_window\": 8191, ", 8191, 8191},
         {"\"sliding_window\": \"all\", ", -1, 0},
         {"\"sliding_window\": 0, ", -1, 0},
@@ -155,7 +155,7 @@ static void a_window_is_read_where_it_slides(void **state)
     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8, "     \
     "\"shared_expert_intermediate_size\": 8, "
 
-/* What a class does where the file does not say. */
+/* A class has defaults for what the file does not say about its layers. */
 static void layers_are_what_their_class_makes_of_them(void **state)
 {
     static const struct {
@@ -226,7 +226,7 @@ static void small_checkpoints_are_read(void **state)
 
 #define LONG_LISTS "\"short_factor\": [1, 1.3, 1.7], \"long_factor\": [1.1, 5, 21.5]"
 
-/* Heads of 8 of which 6 are turned, 128 positions grown to 256. */
+/* Heads of 8 elements, of which 6 are rotated; 128 positions extended to 256. */
 static kg_status parse_long(struct kg_model_config *c, const char *fields)
 {
     char text[1024];
@@ -252,7 +252,7 @@ static void check_long(const struct kg_model_config *c)
     assert_true(fabs(c->rope_attention - attention) < 1e-12);
 }
 
-/* In every layout that files have, and as it is written. */
+/* In every layout that files have; what is written reads the same. */
 static void longrope_is_read_and_written(void **state)
 {
     static const char *const rows[] = {
@@ -278,7 +278,7 @@ static void longrope_is_read_and_written(void **state)
     }
 }
 
-/* As many positions as were trained: nothing is stretched, all of them are there. */
+/* The default of 4096 original positions exceeds max_positions, so nothing is scaled. */
 static void longrope_without_more_positions_stretches_nothing(void **state)
 {
     struct kg_model_config c;
@@ -335,8 +335,8 @@ static void longrope_is_read_whole(void **state)
     }
 }
 
-/* Readers, transformers among them, cut head_dim x partial_rotary_factor to an
- * integer. */
+/* transformers and other readers truncate head_dim * partial_rotary_factor to an integer:
+ * the factor written has to give the same one. */
 static void every_part_of_a_head_is_written_as_it_is(void **state)
 {
     struct kg_model_config c, again;
@@ -362,7 +362,7 @@ static void every_part_of_a_head_is_written_as_it_is(void **state)
 
 /* ---- files as they are found ---- */
 
-/* What c was read of is written so that it reads as c. */
+/* Checks that c is unchanged after it was written and read. */
 static void check_written(const struct kg_model_config *c, const char *name)
 {
     struct kg_model_config again;
@@ -413,12 +413,12 @@ static void configs_of_well_known_models_are_read(void **state)
     check_rows(CONFIGS "hub.jsonl", 22);
 }
 
-/* Of a class with two bases, an object for each. */
+/* A class with two rotary bases has an object for each. */
 static void two_ropes_are_read(void **state)
 {
     static const struct {
         const char *ropes;
-        const char *said; /* NULL: it is read */
+        const char *said; /* NULL: accepted */
     } rows[] = {
         {"\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, "
          "\"rope_theta\": 5e5}, \"sliding_attention\": {\"rope_type\": \"default\", "
@@ -465,8 +465,8 @@ static const char *const BASE[] = {
 };
 enum { N_BASE = sizeof BASE / sizeof *BASE };
 
-/* The base config; `field` ("key": value) replaces the one of the same key, or is
- * added. */
+/* Parses BASE with `field` ("key": value) instead of the field of that key, or in
+ * addition. */
 static kg_status parse_with(struct kg_model_config *c, const char *field)
 {
     struct kg_str text = {0};
@@ -601,7 +601,7 @@ static void key_heads_of_null_are_as_many_as_heads(void **state)
     assert_int_equal(c.kv_heads, c.heads);
 }
 
-/* A field of Gemma 3's class that its forward in transformers never looks at. */
+/* transformers' Gemma 3 has this field, but its forward never reads it. */
 static void gemma3_has_no_softcap_of_scores(void **state)
 {
     static const char text[] =
@@ -653,12 +653,13 @@ static void fields_without_effect_pass(void **state)
     assert_true(c.rope_theta == 5e5);
 }
 
-/* A field that no table has: passed over in silence or by its name, or refused. */
+/* A field that no table lists: ignored silently, ignored with its name in `passed`, or
+ * refused. */
 static void unknown_fields_are_passed_over_unless_they_may_have_an_effect(void **state)
 {
     static const struct {
         const char *field;
-        const char *passed; /* NULL: refused; "": nothing is said */
+        const char *passed; /* NULL: refused; "": ignored silently */
     } rows[] = {
         {"\"_model_name_or_path\": \"x\"", ""},
         {"\"_rope_cache\": 7", ""},
@@ -788,7 +789,7 @@ static void what_is_written_reads_as_the_same(void **state)
     }
 }
 
-/* As transformers' classes are typed: rope_theta 10000 is the real 10000.0. */
+/* Reals are written in the type of transformers' classes: rope_theta 10000 as 10000.0. */
 static void reals_are_written_as_reals(void **state)
 {
     struct kg_model_config c = read_dir("tests/data/verl_digit_llama");
@@ -805,7 +806,7 @@ static void reals_are_written_as_reals(void **state)
     assert_non_null(strstr(text.data, "\"factor\": 32.0, \"low_freq_factor\": 1.0, "
                                       "\"high_freq_factor\": 4.0"));
     kg_str_release(&text);
-    c = read_dir("tests/data/reference/gemma2"); /* an int there, which 12.0 is not */
+    c = read_dir("tests/data/reference/gemma2"); /* an int in this class: not 12.0 */
     assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err), KG_OK);
     assert_non_null(strstr(text.data, "\"query_pre_attn_scalar\": 12,"));
     kg_str_release(&text);
@@ -831,7 +832,7 @@ static void fields_without_effect_are_kept(void **state)
     assert_non_null(strstr(text.data, "\"unsloth_version\": \"1\","));
     assert_null(strstr(text.data, "auto_map"));
     assert_null(strstr(text.data, "\"hidden_size\": 7"));
-    /* no key twice: the parser refuses that */
+    /* no key occurs twice: the parser would refuse it */
     if (kg_model_config_parse(&again, text.data, text.len, "written", &err) != KG_OK)
         fail_msg("%s", err.message);
     kg_json_release(&source);
@@ -848,7 +849,7 @@ static void check_rope_row(const struct kg_json_doc *row)
     const struct kg_json *want = kg_json_get(row->root, "inv_freq");
     assert_int_equal(kg_json_put_value(&text, kg_json_get(row->root, "config"), &err),
                      KG_OK);
-    /* The rows are of configuration objects that name no class. */
+    /* The rows come from configuration objects that name no class. */
     if (kg_model_config_parse(&c, text.data, text.len, row->where, &err) != KG_OK)
         fail_msg("%s", err.message);
     kg_rope_inv_freq(inv_freq, &c);

@@ -1,5 +1,6 @@
-/* A model whose masters, moments and anchor are cut among ranks, each a thread, against
- * the same model whole: every cut, what products read, norms, distances and files.
+/* A model whose master weights, moments and anchor are sharded among ranks, here threads,
+ * equals the same model in one piece: every shard, what products read, norms, distances
+ * and files.
  */
 #include "model/cut.h"
 #include "model/model_testing.h"
@@ -17,7 +18,7 @@ struct shape {
     const char *what;
     enum kg_dtype ct, moments;
     const char *optim;
-    int32_t lora; /* rank; so small that most cuts are empty */
+    int32_t lora; /* rank; so small that most shards are empty */
 };
 static const struct shape shapes[] = {
     {"adamw, fp32", KG_F32, KG_F32, "adamw", 0},
@@ -26,11 +27,11 @@ static const struct shape shapes[] = {
     {"adapters", KG_F32, KG_F32, "adamw", 2},
 };
 
-/* One model and all that training makes of it. */
+/* One rank's model, and the results of its training. */
 struct trained {
     struct kg_ranks ranks;
     const struct shape *shape;
-    const char *dir; /* that it is saved into */
+    const char *dir; /* where the model is saved */
     struct kg_model *m, *anchor;
     struct kg_optim *o;
     double norm[STEPS], apart, relative;
@@ -49,12 +50,13 @@ static void open_model(struct trained *t)
         return;
     }
     NEED(kg_model_config_read(&c, "tests/data/reference/qwen2", err));
-    c.vocab = 1999; /* no cut ends where a parameter does */
+    c.vocab = 1999; /* no shard ends where a parameter ends */
     c.init_range = 0.05f;
     NEED(kg_model_create(&t->m, &c, &opts, 5, err));
 }
 
-/* The gradient of a step where this rank's cut is; elsewhere anything. */
+/* Writes the gradient of a step into this rank's shard, and NaN, which must not be read,
+ * elsewhere. */
 static void put_gradient(struct trained *t, int step)
 {
     const int64_t n = t->o->grads.n;
@@ -66,7 +68,7 @@ static void put_gradient(struct trained *t, int step)
     for (size_t p = kg_model_first_trained(t->m); p + 1 < t->m->n_params; p++) {
         const struct kg_param *a = &t->m->params[p], *b = a + 1;
         for (int64_t i = a->offset + kg_param_count(a); i < b->offset; i++)
-            grads[i] = 0; /* a gap */
+            grads[i] = 0; /* gap between parameters */
     }
     NEED(kg_slab_write(&t->o->grads, 0, grads, n, err));
     kg_mem_free(grads);
@@ -218,7 +220,7 @@ static void test_cuts_are_the_whole_on_every_number_of_ranks(void **state)
     }
 }
 
-/* An adapter of one row is a panel of sixteen where panels go to a device. */
+/* Devices pad an adapter factor of one row to a panel of sixteen. */
 static void test_a_refresh_has_room_for_the_padded_panels_of_a_run(void **state)
 {
     (void)state;
@@ -242,7 +244,7 @@ static void test_a_refresh_has_room_for_the_padded_panels_of_a_run(void **state)
         most = bytes > most ? bytes : most;
     }
     assert_true(most > 2 * bucket);
-    const uint64_t wide = KG_SLAB_RUN * sizeof(float); /* master weights as they come */
+    const uint64_t wide = KG_SLAB_RUN * sizeof(float); /* a run of master weights */
     assert_int_equal(kg_model_refresh_bytes(m, false).host, bucket + most + wide);
     kg_model_free(m);
 }

@@ -1,8 +1,9 @@
-/* Every architecture on kernels for devices, emulated: where products are exact,
- * log-probs and gradients have the CPU's bits; by the matrix instruction, a row has those
- * of the full forward however it is computed: token by token, in a chunk, beside others.
+/* Every architecture on emulated device kernels. With exact products, log-probs and
+ * gradients equal the CPU's bit for bit. With the matrix instruction, a row has the bits
+ * of the full forward, whether it is computed token by token, in a chunk, or with other
+ * sequences.
  *
- * What the operations are tested by in every shape (tensor/) is put together here.
+ * tensor/ tests every operation in every shape; here they run together.
  */
 #include "model/model_testing.h"
 
@@ -40,7 +41,7 @@ static struct kg_model *open_on(const char *name, const char *dir, enum kg_dtype
     return m;
 }
 
-/* A copy on the host; owned. */
+/* A copy of device memory; owned. */
 static void *got(const void *from, size_t bytes)
 {
     void *to = test_alloc(bytes, 1);
@@ -76,7 +77,7 @@ static struct result run(const char *name, const char *dir, enum kg_dtype ct)
     return r;
 }
 
-enum { NEXT = SANITIZED ? 4 : 1 }; /* folder */
+enum { NEXT = SANITIZED ? 4 : 1 }; /* step through the folders */
 
 static void check_same(const char *dir, enum kg_dtype ct)
 {
@@ -191,7 +192,7 @@ static void a_row_has_its_bits_however_it_is_computed(void **state)
 }
 
 /* ---- updates ---- */
-/* What all products read; owned. */
+/* The weights that all products read; owned. */
 static unsigned char *read_compute(const struct kg_model *m)
 {
     unsigned char *all = test_alloc((size_t)m->n_elements, sizeof(float)), *to = all;
@@ -204,8 +205,8 @@ static unsigned char *read_compute(const struct kg_model *m)
     return all;
 }
 
-/* An update rounds the weights itself, by a launch for 48 runs of neighbours; no bit is
- * another than by a refresh. */
+/* An update rounds the weights itself, in one launch per 48 runs of adjacent weights; the
+ * bits equal those of a refresh. */
 static void check_update(const char *kind, bool decay_all, enum kg_dtype moments)
 {
     const struct kg_model_opts own = {
@@ -234,7 +235,7 @@ static void check_update(const char *kind, bool decay_all, enum kg_dtype moments
     const int64_t launched = kg_emu_lose(-1);
     NEED(kg_optim_update(o, m, &norm, &lr, err));
     const int64_t all = kg_emu_lose(-1) - launched;
-    /* of a layer q, k, v, and o with the other half; before the first q the embedding */
+    /* runs of a layer: q; k; v; o and the MLP. The embedding belongs to the first q */
     const int64_t runs = 4 * c.layers, want = (runs + 47) / 48 + 1 /* of the norm */;
     if (decay_all && all != want)
         fail_msg("expected %lld launches of an update, found %lld", (long long)want,
@@ -263,9 +264,10 @@ static void an_update_leaves_what_products_read(void **state)
 }
 
 /* ---- launches ---- */
-/* A kernel of one token takes a few microseconds, so their number is what a step costs.
- * Of a layer: two norms; q, k and v; what remains of them; attention; its product; gate
- * and up; their activation; down. Around the layers the embedding and a norm. */
+/* A kernel for one token takes a few microseconds, so a step costs what its launches
+ * cost. In a layer: two norms; q, k and v; their bias, rotation and copy to the cache;
+ * attention; o; gate and up; the activation; down. Outside the layers: the embedding and
+ * a norm. */
 static void check_launches(const char *name, int of_layer)
 {
     static const int32_t blocks[] = {0};
@@ -290,7 +292,7 @@ static void check_launches(const char *name, int of_layer)
     kg_model_free(s.m);
 }
 
-/* With norms of queries and keys two more. */
+/* Norms of queries and keys add two. */
 static void a_layer_of_a_decode_step_is_nine_launches(void **state)
 {
     (void)state;

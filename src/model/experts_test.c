@@ -1,8 +1,9 @@
-/* Models with experts: log-probs of transformers, the same bits whoever else is in the
- * batch, gradients by differences, checkpoints written and read, and what is refused.
+/* Models with experts: log-probs equal transformers', bits do not depend on the batch,
+ * gradients equal finite differences, checkpoints are written and read, and what is
+ * refused.
  *
- * Logits and gradients of the same four are compared with torch's in forward_test.c and
- * backward_test.c.
+ * forward_test.c and backward_test.c compare logits and gradients of the same four with
+ * torch's.
  */
 #define _GNU_SOURCE /* memmem */
 #include "model/acts_internal.h"
@@ -26,7 +27,7 @@ static const char *folder(const char *name)
     return dir;
 }
 
-/* A larger one of the same kind, with log-probs. */
+/* A larger model of the same architecture, with expected log-probs. */
 static const char *larger(const char *name)
 {
     static char dir[128];
@@ -105,7 +106,7 @@ static void log_probs_of_larger_ones_are_those_of_transformers(void **state)
 }
 
 /* ---- bits ---- */
-/* The subject's tokens, and its final hidden states from one whole forward. */
+/* A sequence and its final hidden states from one full forward. */
 struct subject {
     struct kg_model *m;
     int32_t tokens[LONG];
@@ -146,7 +147,8 @@ static void assert_row(const struct subject *s, int32_t row, struct kg_mat hidde
                  (int)row, how);
 }
 
-/* Token by token through a cache, the subject last among `batch` sequences. */
+/* Decodes token by token through a cache; the subject is the last of `batch`
+ * sequences. */
 static void check_decode(const struct subject *s, int32_t batch)
 {
     enum { BLOCKS = (LONG + KG_KV_BLOCK - 1) / KG_KV_BLOCK };
@@ -175,7 +177,7 @@ static void check_decode(const struct subject *s, int32_t batch)
     kg_acts_free(acts);
 }
 
-/* Behind others in one pack, kept for a backward or not. */
+/* The subject after others in one pack, kept for a backward or not. */
 static void check_packed(const struct subject *s)
 {
     struct kg_acts *acts = NULL;
@@ -223,7 +225,7 @@ static void batch_threads_and_packs_change_no_bit(void **state)
 }
 
 /* ---- gradients ---- */
-/* Of every 7th tensor: a layer's own, routers, experts, shared ones. */
+/* Every 7th tensor: among them attention, routers, experts and shared experts. */
 static void gradients_are_finite_differences_of_the_loss(void **state)
 {
     (void)state;
@@ -247,7 +249,7 @@ static void gradients_are_finite_differences_of_the_loss(void **state)
     }
 }
 
-/* A kept layer and one that is computed again; threads; all of one gradient. */
+/* Activations kept, recomputed, or computed by four threads: the gradient is the same. */
 static void gradients_have_the_same_bits_checkpointed_and_threaded(void **state)
 {
     (void)state;
@@ -277,8 +279,8 @@ static void gradients_have_the_same_bits_checkpointed_and_threaded(void **state)
     }
 }
 
-/* Of the last layer's experts for some dy: grads, and dh behind them.   within: dy stands
- * in dh, as that of a branch with a norm behind does */
+/* Backward of the last layer's experts for a fixed dy.   returns grads, followed by dh.
+ * within: dy is stored in dh, as in a branch that ends with a norm */
 static float *last_layer_bwd(struct kg_model *m, struct test_pack *t, bool within)
 {
     const int64_t d = m->config.hidden, n = t->pack.n;
@@ -354,13 +356,13 @@ static void parameters_are_counted_all_and_of_a_token(void **state)
     for (size_t i = 0; i < m->n_params; i++)
         all += m->params[i].rows * m->params[i].cols;
     assert_int_equal(kg_model_parameters(m), all);
-    /* two layers of four experts that a token does not have */
+    /* two layers, in each four experts that a token does not use */
     assert_int_equal(kg_model_active_parameters(m), all - 2 * 4 * 3 * 12 * 16);
     kg_model_free(m);
 }
 
 /* ---- layers one at a time ---- */
-/* Layers with experts and without, which share the room of the larger. */
+/* Layers with and without experts share one buffer, which has the size of the larger. */
 static void layers_that_are_made_as_they_come_have_the_same_bits(void **state)
 {
     (void)state;
@@ -430,16 +432,16 @@ static void fields_that_cannot_be_are_refused_by_name(void **state)
                   "num_local_experts");
     expect_config("mixtral", "\"output_router_logits\": false",
                   "\"output_router_logits\": true", "output_router_logits is true");
-    /* of a kind of routing that no class here has */
+    /* a kind of routing that no class here has */
     expect_config("qwen3_moe", "\"num_hidden_layers\"",
                   "\"n_group\": 4, \"num_hidden_layers\"", "n_group");
-    /* of a class without any */
+    /* a class without experts */
     expect_config("qwen3_bias", "\"num_hidden_layers\"",
                   "\"num_experts\": 4, \"num_hidden_layers\"",
                   "num_experts is 4, expected no such field");
 }
 
-/* from/name with one text in the place of another. */
+/* Copies mixtral's file `name` to dir, with `put` instead of the text `cut`. */
 static void change_file(const char *dir, const char *name, const char *cut,
                         const char *put)
 {
@@ -459,7 +461,8 @@ static void change_file(const char *dir, const char *name, const char *cut,
     kg_str_release(&changed);
 }
 
-/* Two texts of config.json, two of the same length of the tensors' file. */
+/* config: a text of config.json and its replacement; tensors: the same for the tensors'
+ * file, of equal length. */
 static void try_open(const char *const config[2], const char *const tensors[2],
                      const char *says)
 {

@@ -1,8 +1,8 @@
-/* Checkpoints as people have them: the same model under other names, with a head of
- * another kind, with more tensors than it has, in other types. What each row expects was
- * found with transformers 5.24 (from_pretrained and the logits of 7 tokens), but for
- * wrappers' names, which transformers does not know, so that it makes all weights anew,
- * and for an untied model without a head, of which it makes one at random. */
+/* Checkpoints as users have them: the same model with other tensor names, another kind of
+ * head, further tensors, other types. Each row expects what transformers 5.24 gives
+ * (from_pretrained and the logits of 7 tokens), with two exceptions: it does not know the
+ * names that wrappers add, and initialises all weights; and it makes a random head for an
+ * untied model that has none. */
 #include "model/model_testing.h"
 
 #include "base/log.h"
@@ -15,15 +15,15 @@ enum head { NO_HEAD, SAME_HEAD, ROLLED_HEAD, ONLY_HEAD };
 
 struct variant {
     const char *name;
-    const char *prefix;    /* of every tensor */
-    const char *cut;       /* from every name that begins with it */
-    const char *inside[2]; /* the first text of a name becomes the second */
-    enum head head;        /* beside the embedding, or in its place */
+    const char *prefix;    /* added to the name of every tensor */
+    const char *cut;       /* removed from every name that begins with it */
+    const char *inside[2]; /* in names, [0] is replaced by [1] */
+    enum head head;        /* in addition to the embedding, or instead of it */
     const char *dtype;     /* F64: of every tensor; F8_E4M3: of the last norm */
     const char *extra[4];  /* further tensors, of zeros */
-    const char *config[2]; /* the first text of config.json becomes the second */
-    const char *refused;   /* how the error goes; NULL: it is read */
-    const char *says;      /* in a warning; NULL: nothing is said */
+    const char *config[2]; /* in config.json, [0] is replaced by [1] */
+    const char *refused;   /* text of the error; NULL: accepted */
+    const char *says;      /* text of a warning; NULL: no warning */
 };
 
 static const struct variant variants[] = {
@@ -140,7 +140,7 @@ static void name_of(char to[128], const struct variant *v, const char *name)
         snprintf(to, 128, "%s%s", v->prefix ? v->prefix : "", name);
 }
 
-/* The embedding with its rows moved up by one, the first behind the last. */
+/* The embedding with its rows moved up by one; the first row becomes the last. */
 static void add_rolled(struct folder *f, const char *name, const struct kg_st_tensor *t)
 {
     const size_t row = t->bytes / (size_t)t->shape[0];

@@ -1,9 +1,9 @@
-/* Every checkpoint of ../shared/data/models/more, made by transformers and PEFT:
- * decoding through the cache has the bits of the full forward, what is saved reads as the
- * same, and gradients are differences of the loss.
+/* Every checkpoint of ../shared/data/models/more, made by transformers and PEFT: decoding
+ * through the cache has the bits of the full forward, a saved copy reads as the same, and
+ * gradients equal finite differences.
  *
- * Its log-probs are compared with theirs in forward_test.c, experts_test.c and
- * lora_test.c, and here no folder is left out: one that has no row is an error.
+ * forward_test.c, experts_test.c and lora_test.c compare log-probs with theirs. Here no
+ * folder may be left out: one without a row is an error.
  */
 #include "model/lora.h"
 #include "model/model_testing.h"
@@ -31,7 +31,7 @@ static void need_folders(void)
 
 static bool is_adapter(const char *name) { return strncmp(name, "lora_", 5) == 0; }
 
-/* The checkpoint, or base and adapter.   from: NULL, or where it was saved */
+/* Opens the checkpoint, or base and adapter.   from: a saved copy, or NULL */
 static struct kg_model *open_folder(const char *name, enum kg_dtype ct, const char *from)
 {
     struct kg_model_opts opts = {.ct = ct, .trainable = true};
@@ -66,7 +66,7 @@ static void no_folder_is_left_out(void **state)
 }
 
 /* ---- bits ---- */
-/* Hidden states in chunks through a cache; chunk 1: token by token. */
+/* Computes hidden states in chunks through a cache; chunk 1: token by token. */
 static void through_cache(char *rows, size_t row_bytes, const struct kg_model *m,
                           const int32_t *tokens, int32_t chunk)
 {
@@ -156,7 +156,7 @@ static void what_is_saved_reads_as_the_same(void **state)
 }
 
 /* ---- gradients ---- */
-/* Of SLOPES tensors from first to last, each where its gradient is largest. */
+/* Checks SLOPES tensors from first to last, each where its gradient is largest. */
 static void check_gradients(const char *name)
 {
     const int32_t n = LONG;

@@ -91,7 +91,7 @@ static int32_t largest_index(const float *x, int32_t n)
     return best;
 }
 
-/* One line of expected_logits.jsonl.   returns the largest difference */
+/* Checks one line of expected_logits.jsonl.   returns the largest difference */
 static double check_line(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_json *line)
 {
@@ -179,7 +179,7 @@ static void test_expected_logits_of_the_digit_checkpoint(void **state)
     check_expected_file("tests/data/verl_digit_llama", "expected_logits.jsonl");
 }
 
-/* Of other sizes than tests/data/reference has. */
+/* These models have other sizes than those in tests/data/reference. */
 static void test_expected_log_probs_of_every_architecture(void **state)
 {
     static const char *const names[] = {
@@ -198,7 +198,7 @@ static void test_expected_log_probs_of_every_architecture(void **state)
     }
 }
 
-/* ---- one sequence by itself, the yardstick of what follows ---- */
+/* ---- one sequence alone, the reference for what follows ---- */
 struct subject {
     struct kg_model *m;
     int32_t tokens[LONG];
@@ -248,14 +248,14 @@ struct cached {
     int32_t n_blocks;
 };
 
-/* taken: blocks of the cache that are some sequence's */
+/* taken: blocks of the cache in use */
 static void grow(int32_t *taken, struct cached *c, int32_t upto)
 {
     while (c->n_blocks * KG_KV_BLOCK < upto)
         c->blocks[c->n_blocks++] = (*taken)++;
 }
 
-/* Appends the next chunk of c to a pack under construction. */
+/* A pack under construction; batch_add appends the next chunk of c. */
 struct batch {
     int32_t tokens[4 * LONG];
     struct kg_pack_seq seqs[COMPANIONS + 1];
@@ -284,7 +284,7 @@ static struct kg_mat batch_run(const struct batch *b, const struct kg_model *m,
     return hidden;
 }
 
-/* The subject in chunks, in the company of `companions` other sequences at other
+/* Computes the subject in chunks, batched with `companions` other sequences at other
  * positions. */
 static void check_chunked(const struct subject *s, int32_t chunk, int companions)
 {
@@ -366,8 +366,8 @@ static void test_cached_decode_is_the_full_forward_bit_for_bit(void **state)
     for_every_model(check_cached);
 }
 
-/* Two samples share the first block of a prompt; the second gets a copy of the unfinished
- * one. */
+/* Two samples share the first block of a prompt; the second sample gets a copy of the
+ * unfinished block. */
 static void check_forked(const char *dir, enum kg_dtype ct)
 {
     struct subject s;
@@ -516,7 +516,7 @@ static void test_a_pack_that_does_not_fit_is_refused(void **state)
     kg_model_free(m);
 }
 
-/* One token behind `pos` others in the cache of kv, NULL: in none. */
+/* Expects that a forward of one token is refused; kv may be NULL. */
 static void refuses_seq(const struct kg_model *m, struct kg_acts *acts, struct kg_kv *kv,
                         struct kg_pack_seq seq, kg_status code, const char *words)
 {
@@ -550,7 +550,7 @@ static void test_a_sequence_that_cannot_be_is_refused(void **state)
                 "expected cache blocks");
     refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, kg_kv_table(below), 0}, KG_EINVAL,
                 "blocks");
-    /* the second block is not there, and not looked at before it is needed */
+    /* the second block is invalid, but only read when it is needed */
     refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, kg_kv_table(blocks), 0},
                 KG_EINVAL, "blocks");
     refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, kg_kv_table(blocks), 0},
@@ -562,7 +562,7 @@ static void test_a_sequence_that_cannot_be_is_refused(void **state)
     kg_model_free(m);
 }
 
-/* A forward whose n-th allocation fails.   returns whether that was for the pack */
+/* Runs a forward whose n-th allocation fails.   returns whether it was the pack's */
 static bool lacks_room(const struct kg_model *m, struct kg_acts *acts,
                        const struct kg_forward *f, uint64_t n)
 {
@@ -575,7 +575,7 @@ static bool lacks_room(const struct kg_model *m, struct kg_acts *acts,
     return strncmp(why.message, "pack:", 5) == 0;
 }
 
-/* The table of a long context needs more room than was taken for its one token. */
+/* The block table of a long context is larger than what was reserved for one token. */
 static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **state)
 {
     enum { BLOCKS = 40 };
@@ -591,8 +591,8 @@ static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **stat
     NEED(kg_acts_create(&acts, m, 1, true, err));
     NEED(kg_kv_create(&kv, m, kg_kv_alike(1), err));
     const struct kg_forward f = {.pack = &pack, .kv = kv};
-    assert_true(lacks_room(m, acts, &f, 1)); /* here */
-    assert_true(lacks_room(m, acts, &f, 2)); /* there */
+    assert_true(lacks_room(m, acts, &f, 1)); /* on the host */
+    assert_true(lacks_room(m, acts, &f, 2)); /* on the device */
     NEED(kg_model_forward(&hidden, m, acts, &f, err));
     assert_false(lacks_room(m, acts, &f, 1));
     kg_kv_free(kv);

@@ -1,5 +1,5 @@
-/* The paged cache's pools; that decoding through them equals the full forward is
- * forward_test.c. */
+/* The cache's pools of blocks. forward_test.c shows that decoding through them equals the
+ * full forward. */
 #include "model/model_testing.h"
 
 static struct kg_model *open_tiny(void)
@@ -46,7 +46,7 @@ static void test_a_cache_without_blocks_is_refused(void **state)
     kg_model_free(m);
 }
 
-/* Layers 0 and 1 see all, layer 2 looks through a window. */
+/* Layers 0 and 1 see everything, layer 2 has a window. */
 static void test_each_kind_of_layers_has_its_own_blocks(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void test_each_kind_of_layers_has_its_own_blocks(void **state)
     kg_model_free(m);
 }
 
-/* All windows of 1 to 200 keys at all positions, in steps of 1 to 100 tokens. */
+/* Windows of 1 to 200 keys, at positions 0 to 399, in steps of 1 to 100 tokens. */
 static void test_a_table_goes_round_behind_what_is_seen(void **state)
 {
     (void)state;

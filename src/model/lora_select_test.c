@@ -1,12 +1,12 @@
-/* Which matrices have adapters, and of which rank and scale, by what adapter_config.json
- * says; what matches nothing; and that it is written back as it was said.
+/* Which matrices get adapters, of which rank and scale, from adapter_config.json;
+ * patterns that match nothing; and that a written config says the same.
  */
 #include "model/model_testing.h"
 
 #define QWEN2     "tests/data/reference/qwen2"
 #define QWEN3_MOE "tests/data/reference/qwen3_moe"
 
-/* r is 4 and alpha 8, and `more` has target_modules. */
+/* Parses a config with r 4, alpha 8 and the fields `more`, target_modules among them. */
 static kg_status parse(struct kg_lora *l, const char *more, struct kg_err *err)
 {
     char json[1024];
@@ -68,7 +68,7 @@ static void test_a_matrix_has_the_rank_of_the_first_pattern(void **state)
           "0.q_proj 2:4 0.v_proj 4:2 1.q_proj 2:4 1.v_proj 4:2 ");
     check(RANK "{\"^model.layers.[1-9].*\": 8}",
           "0.q_proj 4:2 0.v_proj 4:2 1.q_proj 8:1 1.v_proj 8:1 ");
-    /* what is no target may be named */
+    /* a pattern may name a matrix that is no target */
     check(RANK "{\"k_proj\": 2, \"lm_head\": 3, \"embed_tokens\": 3}",
           "0.q_proj 4:2 0.v_proj 4:2 1.q_proj 4:2 1.v_proj 4:2 ");
 }
@@ -100,7 +100,7 @@ static void test_what_is_excluded_is_no_target(void **state)
     check(QV ", \"exclude_modules\": [\"layers.0.self_attn.q_proj\", \"lm_head\"]",
           "0.v_proj 4:2 1.q_proj 4:2 1.v_proj 4:2 ");
     check(QV ", \"exclude_modules\": \".*v_proj\"", "0.q_proj 4:2 1.q_proj 4:2 ");
-    check(QV ", \"exclude_modules\": \"v_proj\"", /* not all of a name */
+    check(QV ", \"exclude_modules\": \"v_proj\"", /* a regex has to match a whole name */
           "0.q_proj 4:2 0.v_proj 4:2 1.q_proj 4:2 1.v_proj 4:2 ");
     check("\"target_modules\": \"All-Linear\", \"exclude_modules\": "
           "[\"mlp.up_proj\", \"mlp.gate_proj\", \"down_proj\", \"o_proj\", \"k_proj\"]",
@@ -115,7 +115,7 @@ static void test_layers_are_those_asked_for(void **state)
           "0.q_proj 4:2 0.v_proj 4:2 ");
     check(QV ", \"layers_to_transform\": []",
           "0.q_proj 4:2 0.v_proj 4:2 1.q_proj 4:2 1.v_proj 4:2 ");
-    /* a whole name is a target of its own */
+    /* a whole name is a target in spite of layers_to_transform */
     check("\"target_modules\": [\"q_proj\", \"model.layers.0.self_attn.v_proj\"], "
           "\"layers_to_transform\": [1]",
           "0.v_proj 4:2 1.q_proj 4:2 ");
@@ -175,7 +175,7 @@ static void test_what_matches_nothing_is_refused(void **state)
     }
 }
 
-/* Errors say whose statement it is: a key of the recipe, or a folder's file. */
+/* Errors name the origin of the value: a key of the recipe, or a file of a folder. */
 static void test_errors_name_the_key_or_the_file(void **state)
 {
     struct kg_lora wrong = {.rank = 4, .alpha = 8}, high = {.rank = 400, .alpha = 8};
@@ -208,7 +208,7 @@ static void write_config(const char *dir, const struct kg_lora *l)
     kg_str_release(&text);
 }
 
-/* Tensors of another rank than the file says. */
+/* The tensors have another rank than adapter_config.json says. */
 static void test_shapes_are_those_of_the_rank(void **state)
 {
     static const struct {
@@ -248,7 +248,7 @@ static void test_shapes_are_those_of_the_rank(void **state)
     test_dir_remove(dir);
 }
 
-/* What is written says what was read, and is written again byte for byte. */
+/* A written config selects the same adapters, and is the same when written again. */
 static void test_what_is_written_says_the_same(void **state)
 {
     static const char *const rows[] = {
@@ -284,7 +284,7 @@ static void test_what_is_written_says_the_same(void **state)
     }
 }
 
-/* What 30B parameters in 18,600 matrices make of n such keys of alpha_pattern. */
+/* An outline of a 30B model, 18,600 matrices, with n rules of this alpha_pattern. */
 static kg_status open_large(int n, const char *pattern, struct kg_err *err)
 {
     struct kg_lora l = {.rank = 4, .alpha = 8};
@@ -305,7 +305,7 @@ static void test_all_expressions_have_a_limit_together(void **state)
     struct kg_err why = {0};
 
     (void)state;
-    NEED(open_large(60, "embed_tokens", err)); /* asked of every matrix, and is none's */
+    NEED(open_large(60, "embed_tokens", err)); /* tried on every matrix, matches none */
     NEED(open_large(2, ".*\\.mlp\\..*embed|.*lm_head", err));
     assert_int_equal(open_large(1000, hostile, &why), KG_EINVAL);
     if (!strstr(why.message,

@@ -1,8 +1,8 @@
-/* Adapters: their gradients, their bits in the cache and in batches, their files, what
- * shares a base, and what is refused.
+/* Adapters: gradients, bits in the cache and in batches, files, models that share a base,
+ * and what is refused.
  *
- * Adapters made by PEFT with log-probs of transformers lie in ../shared/data/models/more,
- * and are skipped without.
+ * Adapters made by PEFT, with log-probs of transformers, are in
+ * ../shared/data/models/more; without that folder, their tests are skipped.
  */
 #include "model/model_testing.h"
 
@@ -27,7 +27,7 @@ static struct kg_lora lora_of(int32_t rank, const char *targets)
     return l;
 }
 
-/* On every matrix, of another rank and another alpha here and there. */
+/* Adapters on every matrix; some have another rank or alpha. */
 static struct kg_lora uneven(void)
 {
     struct kg_lora l = lora_of(4, "");
@@ -47,7 +47,7 @@ static struct kg_model *open_with(const char *dir, enum kg_dtype ct,
     return m;
 }
 
-/* All of A and B as a training step might leave them. */
+/* Fills all of A and B with random values, as a training step might leave them. */
 static void move(struct kg_model *m, uint32_t salt)
 {
     float *w = test_alloc((size_t)m->n_elements, sizeof *w);
@@ -80,7 +80,7 @@ static void open_golden(struct kg_model **m, char dir[64], int which)
     *m = open_with(base, KG_F32, &lora, adapter);
 }
 
-/* The largest difference of a line's log-probs. */
+/* The largest difference of the line's log-probs. */
 static double line_differs(const struct kg_model *m, const struct kg_json *line)
 {
     const struct kg_json *ids = kg_json_get(line, "input_ids");
@@ -149,7 +149,7 @@ static double nll_of(const struct kg_model *m, struct kg_acts *acts, struct test
     return test_nll(m, acts, t, 1.0, NULL);
 }
 
-/* The slope of the loss of p along its gradient, by steps of this size. */
+/* The slope of the loss along the gradient of p, from steps of this size. */
 static double slope_along(struct kg_model *m, const struct kg_param *p, const float *g,
                           double length, double step, struct kg_acts *acts,
                           struct test_pack *t)
@@ -173,8 +173,9 @@ static double slope_along(struct kg_model *m, const struct kg_param *p, const fl
     return (at[1] - at[0]) / (2 * step);
 }
 
-/* Along its own gradient of length g the loss of p rises by g. A step across a tie of two
- * experts is a jump, so of a model that has some a smaller one may agree. */
+/* Along p's own gradient, of length g, the slope of the loss is g. If a step crosses a
+ * tie of two experts, the loss jumps, so for models with experts a smaller step may
+ * agree. */
 static void check_direction(struct kg_model *m, const struct kg_param *p, const float *g,
                             struct kg_acts *acts, struct test_pack *t)
 {
@@ -185,7 +186,7 @@ static void check_direction(struct kg_model *m, const struct kg_param *p, const 
         length += (double)g[p->offset + i] * g[p->offset + i];
     length = sqrt(length);
     if (length == 0 && m->config.experts.n > 0)
-        return; /* of an expert that no token has */
+        return; /* an expert that no token chose */
     for (int i = 0; i < n_steps && length > 1e-3; i++) {
         found = slope_along(m, p, g, length, steps[i], acts, t);
         if (fabs(found - length) < (i > 0 ? 2e-2 : 5e-3) * length + 5e-4)
@@ -194,7 +195,7 @@ static void check_direction(struct kg_model *m, const struct kg_param *p, const 
     fail_msg("%s: expected a slope of %g, found %g", p->name, length, found);
 }
 
-/* every: of so many A and B one */
+/* every: checks one of so many A and B */
 static void check_slopes(const char *arch, struct kg_lora lora, size_t every)
 {
     struct test_reference r;
@@ -225,7 +226,7 @@ static void test_of_experts_routers_and_shared_ones_too(void **state)
     (void)state;
     const struct kg_lora all = lora_of(4, "");
     check_slopes("qwen3_moe", all, 5);
-    check_slopes("qwen2_moe", all, 5); /* with shared ones */
+    check_slopes("qwen2_moe", all, 5); /* has shared experts */
     check_slopes("mixtral", all, 4);
     check_slopes("olmoe", all, 6);
 }
@@ -238,7 +239,8 @@ static void test_of_uneven_ranks_too(void **state)
     check_slopes("qwen3_moe", uneven(), 5);
 }
 
-/* One A, of which a gradient of all of them is the sum, and one B in parts. */
+/* The parts have one A, whose gradient is the sum over the parts, and one B, each with
+ * its rows of it. */
 static void test_parts_of_a_fused_tensor_share_an_a(void **state)
 {
     (void)state;
@@ -269,7 +271,7 @@ static kg_status counted_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat 
     return real_matmul(c, a, b, kind, accumulate, err);
 }
 
-/* Products that take a gradient to the side of x: dy W, dy B, u A. */
+/* Counts the products that take a gradient to the side of x: dy W, dy B, u A. */
 static int count_products_back(const char *targets)
 {
     const struct kg_lora lora = lora_of(4, targets);
@@ -281,7 +283,7 @@ static int count_products_back(const char *targets)
     float *g = buffer_of(m->n_elements, sizeof *g);
     real_matmul = counted.matmul;
     counted.matmul = counted_matmul;
-    counted.matmul_two = NULL; /* made of two, which are counted */
+    counted.matmul_two = NULL; /* falls back to two products, which are counted */
     products_back = 0;
     NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
     m->backend = &counted;
@@ -294,8 +296,8 @@ static int count_products_back(const char *targets)
     return products_back;
 }
 
-/* Of two layers of seven matrices. What stands below the lowest adapter gets no gradient,
- * as nobody reads it. */
+/* Two layers of seven matrices. No adapter depends on inputs below the lowest one, so
+ * their gradients are not computed. */
 static void test_nothing_goes_below_the_lowest_adapter(void **state)
 {
     (void)state;
@@ -333,7 +335,7 @@ static void test_gradients_repeat_with_checkpointing_and_threads(void **state)
 
 enum { LENGTH = 150 };
 
-/* Hidden states of the sequence in chunks through a cache. */
+/* Computes hidden states of the sequence in chunks through a cache. */
 static void through_cache(char *rows, size_t bytes, const struct kg_model *m,
                           const int32_t *tokens, int32_t chunk)
 {
@@ -394,7 +396,7 @@ static double nll_alone(const struct kg_model *m, struct test_reference *r)
     return nll;
 }
 
-/* B is 0: nothing is added. */
+/* B is 0 at first, so nothing is added. */
 static void test_fresh_adapters_are_the_base(void **state)
 {
     (void)state;
@@ -433,7 +435,8 @@ static void test_slabs_hold_adapters_alone(void **state)
     kg_model_free(m);
 }
 
-/* A copy shares the base, follows by its own adapters, and is told apart. */
+/* A clone shares the base and has its own adapters: it changes only by kg_anchor_update,
+ * and must have the same compute type. */
 static void test_a_clone_shares_the_base(void **state)
 {
     (void)state;
@@ -481,7 +484,7 @@ static void test_several_adapters_share_a_base(void **state)
         if (i > 0)
             move(m[i], (uint32_t)i);
     }
-    assert_int_equal(base->base_hash, 0); /* nobody asks for it */
+    assert_int_equal(base->base_hash, 0); /* no adapter file needs it */
     assert_true(m[1]->base_hash == m[2]->base_hash);
     for (int i = 0; i < 3; i++)
         nll[i] = nll_alone(m[i], &r);
@@ -557,7 +560,7 @@ static void test_what_fits_no_layer_is_refused(void **state)
         const char *targets;
         const char *said;
     } rows[] = {{4, "q_prj", "did you mean q_proj"},
-                {4, "proj", "no layer has"}, /* an end, but not behind a dot */
+                {4, "proj", "no layer has"}, /* an end of a name, but not after a dot */
                 {4, "mlp.q_proj", "mlp.q_proj"},
                 {4, "model.layers.7.self_attn.q_proj", "expected one of"},
                 {4, "lm_head", "expected one of"},
@@ -591,7 +594,7 @@ static void test_one_expert_alone_is_refused(void **state)
                      "model.layers.0.mlp.experts.3.up_proj.weight alone"));
 }
 
-/* As PEFT writes the all-linear of a small model: ends of names, or the whole. */
+/* As PEFT writes all-linear for a small model: ends of names, or whole names. */
 static void test_a_target_is_the_end_of_a_name(void **state)
 {
     static const char *const has[] = {"model.layers.0.self_attn.q_proj.weight",
@@ -646,7 +649,7 @@ static void test_an_adapter_of_another_base_is_refused(void **state)
     test_dir_remove(dir);
 }
 
-/* The base with one weight moved, or as it was, in shards of a tensor each. */
+/* Saves the base, one weight changed by moved_by, in shards of one tensor each. */
 static void save_base(const char *dir, float moved_by)
 {
     const struct kg_model_save how = {.dtype = KG_F32, .shard_bytes = 1};
@@ -656,7 +659,8 @@ static void save_base(const char *dir, float moved_by)
     kg_model_free(m);
 }
 
-/* expected: NULL: it is loaded, by itself and beside an open base alike */
+/* Opens the adapter together with its base, and on a base that is open already; both give
+ * the error `expected`, or succeed if NULL. */
 static void check_beside(const char *base_dir, const char *adapter, const char *expected)
 {
     const struct kg_lora lora = lora_of(4, "q_proj");
@@ -681,7 +685,7 @@ static void put_text(const char *dir, const char *text)
                               err));
 }
 
-/* Shapes are the same: it is told by the hash, whatever the shards. */
+/* Shapes are equal, so only the hash tells bases apart; it does not depend on shards. */
 static void test_an_adapter_of_another_base_is_refused_by_hash(void **state)
 {
     const struct kg_lora lora = lora_of(4, "q_proj");
@@ -704,7 +708,7 @@ static void test_an_adapter_of_another_base_is_refused_by_hash(void **state)
     put_text(adapter, "{\"format\": 1}");
     check_beside(same, adapter, "'hash'");
     NEED(kg_file_remove_tree(kg_path_in(adapter, "kedge_base.json").text, err));
-    check_beside(other, adapter, NULL); /* as PEFT's say nothing */
+    check_beside(other, adapter, NULL); /* like a folder of PEFT */
     test_dir_remove(adapter);
     test_dir_remove(same);
     test_dir_remove(other);
@@ -716,7 +720,7 @@ static void test_a_config_is_understood_or_refused(void **state)
 #define T    ", \"target_modules\": [\"q_proj\"]"
     static const struct {
         const char *json;
-        const char *said; /* NULL: it is read */
+        const char *said; /* NULL: accepted */
     } rows[] = {
         {HEAD T "}", NULL},
         {HEAD ", \"target_modules\": \"all-linear\", \"use_rslora\": true}", NULL},

@@ -14,8 +14,8 @@ static const char experts_dir[] = "tests/data/reference/qwen3_moe";
 /* ---- variants of a checkpoint ---- */
 enum change { NOTHING, DROP, TRANSPOSE, RETYPE, ADD_COPY, ADD_ZEROS };
 
-/* `name` is the tensor to change, or the one to add as a copy of the embedding or as
- * zeros of its shape. */
+/* `name`: the tensor to change, or the one to add as a copy of the embedding or as zeros
+ * of its shape. */
 struct edit {
     enum change what;
     const char *name;
@@ -114,7 +114,7 @@ static kg_status try_open(const char *dir, bool trainable, struct kg_err *err)
     return status;
 }
 
-/* Opening dir fails with `code` and a message of one line that holds every word, for
+/* Opening dir fails with `code` and a message of one line that contains both words, for
  * inference and training. */
 static void assert_refused(const char *dir, kg_status code, const char *word1,
                            const char *word2)
@@ -152,7 +152,7 @@ static void test_parameters_are_listed_in_checkpoint_order(void **state)
     kg_model_free(m);
 }
 
-/* The weights of a tensor as fp32. */
+/* Element i of a tensor, as fp32. */
 static float weight_at(const struct kg_param *p, int64_t i)
 {
     float x;
@@ -192,7 +192,7 @@ static void test_a_mapped_model_equals_a_trainable_one(void **state)
     }
 }
 
-/* Every tensor of `from` is in `to`, and no other, by name, shape and bytes. */
+/* Both have the same tensors, by name, shape and bytes. */
 static void assert_same_tensors(const char *from, const char *to)
 {
     struct kg_st_set *a = NULL;
@@ -312,7 +312,7 @@ static void test_wrong_tensors_are_refused_by_name(void **state)
          KG_EUNSUPPORTED,
          "qwen3"},
         {llama_dir, {ADD_ZEROS, "scores.weight"}, KG_EUNSUPPORTED, "llama"},
-        /* of six experts one has a matrix too few, or there is a seventh */
+        /* one of six experts lacks a matrix, or there is a seventh expert */
         {experts_dir,
          {DROP, "model.layers.2.mlp.experts.3.down_proj.weight"},
          KG_ENOTFOUND,
@@ -462,7 +462,7 @@ static void check_round_trip(const char *from, uint64_t shard_bytes, enum kg_dty
     struct kg_model *again = test_open(dir, dtype, false);
     if (dtype == KG_F32) {
         assert_same_weights(m, again);
-    } else { /* norms and biases were rounded once, products not again */
+    } else { /* only norms and biases are rounded now */
         for (size_t i = 0; i < m->n_params; i++)
             assert_true(weight_at(&again->params[i], 0) ==
                         kg_bf16_to_f32(kg_f32_to_bf16(m->params[i].master[0])));
@@ -498,7 +498,7 @@ static bool has_index(const struct kg_model *m, uint64_t shard_bytes)
     return found;
 }
 
-/* Readers take an index for a promise of shards beside it. */
+/* Readers that find an index expect several shards. */
 static void test_one_file_has_no_index(void **state)
 {
     (void)state;
@@ -508,13 +508,13 @@ static void test_one_file_has_no_index(void **state)
         all += (uint64_t)(m->params[i].rows * m->params[i].cols) * sizeof(float);
     assert_false(has_index(m, 0));
     assert_true(has_index(m, 20000));
-    assert_false(has_index(m, all)); /* as long as may be */
+    assert_false(has_index(m, all)); /* exactly the limit */
     assert_true(has_index(m, all - 1));
     kg_model_free(m);
 }
 
-/* The fp32 weights where there are any, what products read where there are none, in
- * panels or in rows, and others in their place. */
+/* kg_param_read reads the fp32 weights, else those that products read, in panels or in
+ * rows; or a given slab instead. */
 static void test_any_stretch_of_a_parameter_can_be_read(void **state)
 {
     (void)state;
@@ -535,7 +535,7 @@ static void test_any_stretch_of_a_parameter_can_be_read(void **state)
         for (int64_t j = 0; j < others.n; j++)
             others.data[j] = (float)j;
         if (own)
-            own->data[m->params[0].offset] = 1.0f / 3; /* no bf16 */
+            own->data[m->params[0].offset] = 1.0f / 3; /* not a bf16 */
         for (size_t k = 0; k < m->n_params; k++) {
             const struct kg_param *p = &m->params[k];
             const int64_t n = p->rows * p->cols;
@@ -562,7 +562,8 @@ static kg_status reserve(uint64_t bytes, struct kg_err *err)
     return KG_OK;
 }
 
-/* Of the largest weight that is multiplied, and of a head two tiles; none in fp32. */
+/* Reserves for the largest weight that is multiplied, and two tiles of a head; nothing in
+ * fp32. */
 static void test_opening_reserves_what_products_take(void **state)
 {
     (void)state;
@@ -585,9 +586,9 @@ static void test_opening_reserves_what_products_take(void **state)
     }
     NEED(kg_model_open(&m, qwen2_dir,
                        &(struct kg_model_opts){.backend = be, .ct = KG_BF16}, err));
-    m->head->rows = 100000; /* nothing of it is read */
+    m->head->rows = 100000; /* its elements are not read */
     assert_true(kg_model_product_bytes(m) == kg_product_room(4096, 32));
-    m->head = &m->params[m->n_params - 1]; /* another one: no product has the table */
+    m->head = &m->params[m->n_params - 1]; /* untied: no product reads the table */
     assert_false(m->head->is_product);
     assert_true(kg_model_product_bytes(m) == kg_product_room(m->config.ffn, 32));
     kg_model_free(m);
@@ -668,7 +669,7 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
     snprintf(path, sizeof path, "%s/notes.txt", to);
     assert_false(kg_file_exists(path));
 
-    /* a second save into the same folder, and one whose source is gone */
+    /* a second save into the same folder, and one whose source was removed */
     struct kg_err why;
     const struct kg_model_save save = {.dtype = KG_F32};
     assert_int_equal(kg_model_save(m, to, &save, &why), KG_ECONFLICT);

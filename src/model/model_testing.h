@@ -218,11 +218,10 @@ static const char *const test_archs[] = {
     "granite",         "phi3",       "gemma2",  "gemma3_text", "phi3_longrope",
     "qwen3_moe",       "qwen2_moe",  "mixtral", "olmoe",       "qwen3_moe_window",
     "qwen2_moe_window"};
-/* the last six have experts: experts_test.c tests their
- * bits and slopes */
+/* the last six have experts: experts_test.c tests their bits and slopes */
 enum { TEST_ALL_ARCHS = sizeof test_archs / sizeof *test_archs };
 enum { TEST_ARCHS = TEST_ALL_ARCHS - 6 };
-/* of these, also compared by schedule-free steps */
+/* so many of the first are also compared by schedule-free steps */
 enum { TEST_FREE_ARCHS = 3 };
 enum { TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
 
@@ -301,7 +300,7 @@ static double test_against_tensor(const float *g, const struct kg_param *p,
     return diff;
 }
 
-/* Compares all gradients with a file that torch wrote, which must not have others.
+/* Compares all gradients with a file that torch wrote, which must have no other tensor.
  * returns the largest relative difference of a tensor, below 1e-4 */
 TEST_UNUSED static double test_against_torch(const struct kg_model *m, const float *g,
                                              const char *dir, const char *file)

@@ -95,7 +95,8 @@ static void read_free_curve(struct free_curve *c, const char *dir)
     kg_json_release(&doc);
 }
 
-/* NLL of the average; the weights that are trained come back to the last bit. */
+/* NLL of the averaged weights; the second exchange restores the trained weights bit for
+ * bit. */
 static double average_nll(struct kg_model *m, struct kg_optim *o, struct kg_acts *acts,
                           struct test_pack *t)
 {
@@ -186,8 +187,9 @@ static void test_bf16_training_lowers_the_loss(void **state)
     test_reference_close(&r);
 }
 
-/* Steps, saves and loads in the middle, steps on: the bits of the uninterrupted run. A
- * new stage counts its updates anew, and at a constant rate that changes nothing. */
+/* Takes steps, saves, loads and takes further steps: the bits equal the uninterrupted
+ * run. new_stage counts updates from 0 again, which changes nothing at a constant
+ * rate. */
 static void check_save_load_step(enum kg_dtype ct, const struct kg_optim_opts *opts,
                                  bool new_stage)
 {
@@ -243,8 +245,8 @@ static void test_saving_and_loading_between_steps_changes_no_bit(void **state)
     check_save_load_step(KG_F32, &drawn, true);
 }
 
-/* One update makes the same moments in one call and, where only matrices decay, in one
- * for each kind of parameter; another key makes others. */
+/* An update gives the same moments in one call as in one call for each kind of parameter,
+ * as when only matrices decay; another key gives other moments. */
 static void test_draws_do_not_depend_on_the_calls_of_an_update(void **state)
 {
     (void)state;
@@ -298,7 +300,7 @@ static void test_the_learning_rate_follows_its_schedule(void **state)
     assert_float_equal(kg_optim_lr(&o, 1), 1.0, 1e-12);
 }
 
-/* verl's: one rate for all updates of a step, 0 for those of the first. */
+/* verl's warm-up: all updates of a step have one rate; in the first step it is 0. */
 static void test_a_warm_up_may_rise_by_the_step(void **state)
 {
     (void)state;
@@ -316,7 +318,8 @@ static struct kg_model *fresh(struct kg_optim **o, const struct kg_optim_opts *o
     return m;
 }
 
-/* As the released RPG, which never calls eval(): what is trained is what is validated. */
+/* As in the released RPG, which never calls eval(): the trained weights are evaluated,
+ * not their average. */
 static void test_what_is_trained_may_be_what_is_evaluated(void **state)
 {
     (void)state;
@@ -377,7 +380,7 @@ static void test_decay_can_be_kept_to_matrices(void **state)
     struct kg_model *m = fresh(&o, &opts);
     struct kg_model *before = NULL;
     NEED(kg_model_clone(&before, m, &(struct kg_model_opts){.ct = m->ct}, err));
-    NEED(kg_optim_update(o, m, &norm, &lr, err)); /* gradients are zero: decay alone */
+    NEED(kg_optim_update(o, m, &norm, &lr, err)); /* gradients are zero: only decay */
     assert_true(norm == 0.0);
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
@@ -437,7 +440,7 @@ static void test_the_anchor_moves_by_its_rate(void **state)
 
 /* ---- weights and state on the host ---- */
 
-/* vocab: so large that the embedding's gradients come in more than one run */
+/* vocab: if large, the embedding's gradients take more than one run */
 static struct kg_model *place(struct kg_optim **o, const struct kg_backend *be,
                               enum kg_on_host on_host, int32_t vocab,
                               const struct kg_optim_opts *opts)
@@ -538,8 +541,8 @@ static void test_updates_on_the_host_have_the_same_bits(void **state)
     check_places(&averaged, vocab);
 }
 
-/* What docs/gpu.md says of the bus: an update brings gradients down, and takes up what
- * products read, with norms and biases. */
+/* As docs/gpu.md says: an update copies gradients to the host, and the weights that
+ * products read, norms and biases to the device. */
 static void test_an_update_on_the_host_moves_what_it_must(void **state)
 {
     enum { NORM = 1 << 16 }; /* sums of the gradient's norm */

@@ -1,8 +1,8 @@
-/* A folder that kedge wrote, as PEFT reads it: tests/data/peft/NAME/adapter, or that of
- * NAME.CASE, was written by kedge beside tests/data/reference/NAME and loaded by PEFT,
- * whose log-probs and gradients are in the files beside it
- * (tools/oracle/make_peft_reference.py). What is written today is that folder still, byte
- * for byte.
+/* An adapter that kedge writes, as PEFT reads it. kedge wrote
+ * tests/data/peft/NAME/adapter, or NAME.CASE/adapter, for the base
+ * tests/data/reference/NAME. PEFT loaded it, and its log-probs and gradients are in the
+ * files next to it (tools/oracle/make_peft_reference.py). What kedge writes today equals
+ * that folder byte for byte.
  */
 #include "model/model_testing.h"
 
@@ -35,7 +35,7 @@ static struct kg_model *open_adapted(const char *base, const char *folder)
     return m;
 }
 
-/* Every token but the first of each sequence. */
+/* Wants every token but the first of each sequence. */
 static void want_all(struct kg_rows *p, const struct test_reference *r)
 {
     const int32_t *tokens = r->pack.tokens;

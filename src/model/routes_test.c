@@ -1,5 +1,5 @@
-/* Experts that tokens are given: those that they would have chosen change no bit, others
- * are taken, and what comes of them has a smooth loss.
+/* Experts that are given to tokens: those that the routers would choose change no bit,
+ * others are used instead, and the loss under given experts is smooth.
  */
 #include "model/model_testing.h"
 #include "model/rows.h"
@@ -43,8 +43,7 @@ static void subject_close(struct subject *s)
     kg_model_free(s->m);
 }
 
-/* experts (LONG,C), or NULL.   backward: to s->grads, from 0
- * returns the loss */
+/* experts: (LONG,C), or NULL.   backward: s->grads <- the gradient.   returns the loss */
 static double run(struct subject *s, const uint16_t *experts, bool backward)
 {
     struct kg_rows *p = s->rows;
@@ -79,7 +78,7 @@ static void check_own_choices(const char *name, enum kg_dtype ct, bool checkpoin
     NEED(kg_rows_experts(own, s.rows, 0, LONG, err));
     memcpy(grads, s.grads, bytes);
     memcpy(logp, s.logp, sizeof logp);
-    /* as a trajectory has them: nobody knows the last token's */
+    /* as in a trajectory, whose last token has none */
     for (size_t i = 0; i < s.c; i++)
         own[(LONG - 1) * s.c + i] = KG_NO_EXPERT;
     run(&s, own, true);
@@ -99,7 +98,7 @@ static void own_choices_change_no_bit(void **state)
         check_own_choices(names[i / 4], i % 2 ? KG_BF16 : KG_F32, i / 2 % 2);
 }
 
-/* Other experts than any router would choose: two neighbours, from token to token. */
+/* Experts that no router would choose: they change with the token and the layer. */
 static void others(uint16_t *to, const struct subject *s)
 {
     const size_t k = (size_t)s->m->config.experts.k;
@@ -108,7 +107,7 @@ static void others(uint16_t *to, const struct subject *s)
                            (size_t)s->m->config.experts.n);
 }
 
-/* Nothing jumps where nothing is chosen, so every slope agrees at one step. */
+/* With given experts the loss has no jumps, so every slope agrees at one step. */
 static void gradients_of_given_experts_are_slopes(void **state)
 {
     (void)state;
@@ -142,7 +141,7 @@ static void gradients_of_given_experts_are_slopes(void **state)
     }
 }
 
-/* What the trainer's router would choose by itself is another forward. */
+/* A sequence without given experts chooses as it does in a forward of its own. */
 static void a_sequence_beside_one_that_is_given_experts_chooses(void **state)
 {
     struct subject s;

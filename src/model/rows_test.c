@@ -1,5 +1,6 @@
-/* A micro-batch's gradient: against finite differences for every kind of coefficient, and
- * whatever the packing; rows that land where they belong with other tokens in between.
+/* The gradient of a micro-batch: against finite differences for every kind of
+ * coefficient, and independent of the packing; rows belong to their tokens with other
+ * tokens in between.
  */
 #include "model/rows_testing.h"
 #include "tensor/backend_testing.h"
@@ -15,8 +16,8 @@
 
 enum { VOCAB = 24, K = 3, N_SEQS = 3, MOST = 16, ROOM = 64 };
 
-/* Three sequences; of the middle ones some tokens are not wanted, as a tool's would
- * be. */
+/* Three sequences. In the second, some tokens in the middle are not wanted, like an
+ * observation. */
 static const struct {
     int32_t n;
     uint32_t wanted; /* bit t: the log-prob of token t */
@@ -51,7 +52,7 @@ static void close_world(struct world *w)
     kg_model_free(w->model);
 }
 
-/* Numbers in [-1, 1) that belong to (i, salt). */
+/* A number in [-1, 1) that is a hash of (i, salt). */
 static double noise(uint32_t i, uint32_t salt)
 {
     uint32_t x = (i + 1) * 2654435761u ^ (salt + 1) * 2246822519u;
@@ -98,7 +99,7 @@ static struct kg_rows_ask ask_for(const struct world *w, enum kind kind)
                                 .anchor = w->anchor};
 }
 
-/* Coefficients of a linear loss; `first` is how many wanted rows stand in earlier
+/* Sets the coefficients of a linear loss; `first`: the number of wanted rows in earlier
  * packs. */
 static void fill(struct kg_rows *p, enum kind kind, int64_t first)
 {
@@ -113,7 +114,7 @@ static void fill(struct kg_rows *p, enum kind kind, int64_t first)
     }
 }
 
-/* The linear loss whose coefficients fill() left. */
+/* The linear loss with the coefficients that fill() set. */
 static double loss_of(const struct kg_rows *p, enum kind kind)
 {
     double loss = 0;
@@ -144,8 +145,8 @@ static void gradient(struct world *w, enum kind kind)
     NEED(kg_rows_backward(w->rows, w->grads, kind == ENTROPY, err));
 }
 
-/* The tokens that pack() left out are selected behind, and dropped when the hidden states
- * are there: the gradient has the bits of one that never selected them. */
+/* The tokens that pack() left out are selected after the others and dropped after the
+ * forward: the gradient equals one that never selected them, bit for bit. */
 static void rows_dropped_after_the_forward_have_no_gradient(void **state)
 {
     struct world w = open_world(false);
@@ -194,7 +195,7 @@ static double moved_loss(struct world *w, enum kind kind, const struct kg_param 
     return loss_of(w->rows, kind);
 }
 
-/* Along the gradient g of one tensor the slope is |g|^2 / |g|, if g is the gradient. */
+/* If g is the gradient of one tensor, the slope of the loss along g is |g|^2. */
 static void check_tensor(struct world *w, enum kind kind, const struct kg_param *q)
 {
     int64_t n = q->rows * q->cols;
@@ -296,7 +297,8 @@ static void refused_backward(struct world *w, bool use_entropy, const char *says
         fail_msg("expected '%s', found '%s'", says, e.message);
 }
 
-/* What a device keeps of the head is of the rows and questions of the last ask. */
+/* A device keeps the head's outputs for the rows and quantities of the last
+ * kg_rows_ask. */
 static void a_backward_of_what_was_not_asked_is_refused(void **state)
 {
     struct world w = open_world(false);
@@ -348,7 +350,7 @@ static void rows_belong_to_their_tokens_with_others_in_between(void **state)
     close_world(&w);
 }
 
-/* Wanting a row and giving it no coefficient is not wanting it. */
+/* A wanted row whose coefficient is 0 contributes nothing. */
 static void tokens_that_are_not_wanted_carry_no_gradient(void **state)
 {
     struct world w = open_world(false);
@@ -446,7 +448,7 @@ static void the_exact_kl_is_the_sum_over_the_vocabulary(void **state)
 
 /* ---- several packs, and a cache ---- */
 
-/* Rows of two packs are asked about at once, as those of one. */
+/* One kg_rows_ask for the rows of two packs gives those of one pack. */
 static void rows_stay_while_packs_go_by(void **state)
 {
     struct world w = open_world(false);
@@ -479,7 +481,7 @@ static void rows_stay_while_packs_go_by(void **state)
     close_world(&w);
 }
 
-/* What is forgotten of this pack leaves the others as they were. */
+/* Forgetting rows of this pack leaves the others as they were. */
 static void forgotten_rows_are_not_asked_about(void **state)
 {
     struct world w = open_world(false);
@@ -500,8 +502,8 @@ static void forgotten_rows_are_not_asked_about(void **state)
     close_world(&w);
 }
 
-/* A part of the rows, into arrays of the caller: log-probs as kg_rows_ask gives them, and
- * the largest ids, which a prompt's last row wants and the others do not. */
+/* kg_rows_read: a part of the rows, into arrays of the caller: log-probs as kg_rows_ask
+ * gives them, and the largest ids, which only a prompt's last row wants. */
 static void some_rows_are_read_into_arrays_of_the_caller(void **state)
 {
     enum { FIRST = 3, N = 4, TOP = 2 };
@@ -530,7 +532,8 @@ static void some_rows_are_read_into_arrays_of_the_caller(void **state)
     close_world(&w);
 }
 
-/* A row laid aside gives the same distribution among other rows, at any temperature. */
+/* A row that was held gives the same distribution among other rows, at any
+ * temperature. */
 static void a_held_row_is_recalled_among_others(void **state)
 {
     struct world w = open_world(false);
@@ -562,7 +565,7 @@ static void a_held_row_is_recalled_among_others(void **state)
     close_world(&w);
 }
 
-/* A sequence in two pieces through a cache gives the bits of the whole. */
+/* A sequence in two parts through a cache has the bits of the whole. */
 static void a_continued_sequence_is_the_whole_one(void **state)
 {
     enum { CUT = 5 };
@@ -628,8 +631,8 @@ static void the_memory_plan_is_what_is_taken(void **state)
     kg_model_free(m);
 }
 
-/* Every token of a full pack has its experts, of which the host reads those chosen. One
- * thread: which of several takes which scratch is the scheduler's choice. */
+/* Every token of a full pack is given experts, and the host reads them back. One thread:
+ * with several, it varies which thread allocates which scratch. */
 static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
 {
     const int threads = omp_get_max_threads();
@@ -652,7 +655,7 @@ static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
     tokens = must_alloc(N, sizeof *tokens);
     plan = kg_bytes_sum(kg_rows_memory(m, &opts));
     omp_set_num_threads(1);
-    for (int round = 0; round < 2; round++) { /* the first leaves scratch */
+    for (int round = 0; round < 2; round++) { /* the first allocates scratch */
         before = kg_mem_current_bytes();
         NEED(kg_rows_create(&p, m, &opts, err));
         kg_rows_begin(p, m, 0);

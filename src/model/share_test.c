@@ -1,7 +1,7 @@
-/* Packs whose sequences begin with the same tokens: what is computed once has the bits
- * that it has in each sequence, and gradients are the sums that they are without. Kernels
- * for devices give the CPU's bits of both; attention by the matrix instruction keeps the
- * bits of its own forward.
+/* Packs whose sequences begin with the same tokens, which are computed once. Rows have
+ * the bits that they have in each sequence alone, and gradients equal the sums without
+ * sharing. Device kernels give the CPU's bits of both; attention by the matrix
+ * instruction keeps the bits of its own forward.
  */
 #include "model/model_testing.h"
 #include "model/rows.h"
@@ -9,7 +9,8 @@
 #include <math.h>
 #include <omp.h>
 
-/* A prompt that ends within a second block of keys, answers behind it, and a stranger. */
+/* A prompt that ends within its second block of keys, completions of it, and one
+ * unrelated sequence. */
 enum { PROMPT = 70, LONGEST = 120, N_SEQS = 6, ROOM = 640 };
 
 static const char *const names[] = {
@@ -20,8 +21,8 @@ static const char *const names[] = {
     "smollm3"};
 enum { N_NAMES = sizeof names / sizeof *names, NEXT_NAME = SANITIZED ? 4 : 1 };
 
-/* Sequence s has the first `same` tokens of sequence `of`; those from `first` on are
- * wanted. The last one is the third branch on its way. */
+/* Sequence s begins with the first `same` tokens of sequence `of`; its tokens from
+ * `first` on are wanted. The last one is the third branch on its path. */
 static const struct {
     int n, same, of, first;
 } shapes[N_SEQS] = {
@@ -29,7 +30,7 @@ static const struct {
     {PROMPT + 31, PROMPT, 0, PROMPT},
     {40, 0, 2, 1},
     {PROMPT + 1, PROMPT, 0, PROMPT},
-    {LONGEST, PROMPT + 20, 1, PROMPT + 15}, /* a turn more; 5 tokens of it are wanted */
+    {LONGEST, PROMPT + 20, 1, PROMPT + 15}, /* one more turn; 5 shared ones are wanted */
     {LONGEST - 3, LONGEST - 30, 4, LONGEST - 30},
 };
 enum { SAVED = PROMPT + PROMPT + (PROMPT + 15) + (LONGEST - 30) };
@@ -51,8 +52,8 @@ static struct kg_rows_seq seq_of(const struct subject *s, int i)
                                 .most = (size_t)shapes[i].first};
 }
 
-/* Of a reference model, or with heads of this size, random and with a window that ends
- * within a block. */
+/* A reference model; or, with head_dim, a random one with such heads and a window that
+ * ends within a block. */
 static struct kg_model *opened(const char *dir, enum kg_dtype ct, int head_dim)
 {
     const struct kg_model_opts opts = {.backend = backend(), .ct = ct, .trainable = true};
@@ -110,7 +111,7 @@ static void pack(struct subject *s)
     }
 }
 
-/* A loss that weighs rows differently, forward and back, to s->grads from 0. */
+/* Forward and backward of a loss that weights rows differently; overwrites s->grads. */
 static void run(struct subject *s)
 {
     const struct kg_rows_ask ask = {.entropy = true};
@@ -172,7 +173,7 @@ static void rows_keep_their_bits_and_gradients_their_sums(void **state)
     }
 }
 
-/* Every layer with buffers of its own, or one for all; any number of threads. */
+/* Each layer keeps its buffers, or all layers share one set; 1 to 4 threads. */
 static void neither_checkpointing_nor_threads_change_a_bit(void **state)
 {
     const int before = omp_get_max_threads();
@@ -194,7 +195,7 @@ static void neither_checkpointing_nor_threads_change_a_bit(void **state)
     }
 }
 
-/* What is shared depends on tokens, on `most` and on the experts that are given. */
+/* Sharing depends on tokens, on `most` and on the experts that are given. */
 static void only_what_is_equal_is_shared(void **state)
 {
     enum { CHOICES = 16 };
@@ -221,7 +222,7 @@ static void only_what_is_equal_is_shared(void **state)
     assert_int_equal(kg_rows_shared(p, &q), 33);
     experts[20 * c + c - 1] = 1;
     assert_int_equal(kg_rows_shared(p, &q), 20);
-    q.experts = NULL; /* they choose */
+    q.experts = NULL; /* routers choose */
     assert_int_equal(kg_rows_shared(p, &q), 0);
     kg_rows_add_seq(p, &q);
     assert_int_equal(kg_rows_shared(p, &q), PROMPT - 1);
@@ -229,8 +230,8 @@ static void only_what_is_equal_is_shared(void **state)
     kg_model_free(m);
 }
 
-/* A pack is full when it has no room for keys, too; for those of a sequence that fills it
- * alone there is. */
+/* A pack is full, too, when its room for keys is used up. The keys of one sequence that
+ * fills the pack always have room. */
 static void keys_have_room_that_ends(void **state)
 {
     enum { N = 33, MOST_TOKENS = 64 };
@@ -256,9 +257,8 @@ static void keys_have_room_that_ends(void **state)
     kg_model_free(m);
 }
 
-/* What packs that share take is planned to the byte. One thread and no test before it:
- * which thread takes which scratch, and when a thread of an earlier team gives back its
- * own, is the scheduler's choice. */
+/* The plan for packs that share is exact but for 8 KiB. One thread, and no test before
+ * it: with several, it varies which thread allocates or frees which scratch. */
 static void the_memory_plan_is_what_is_taken(void **state)
 {
     const int threads = omp_get_max_threads();
@@ -272,7 +272,7 @@ static void the_memory_plan_is_what_is_taken(void **state)
     need_host_memory();
     omp_set_num_threads(1);
     subject_open(&s, "qwen3", KG_BF16, 0, true, true);
-    run(&s); /* the thread has its scratch from here on */
+    run(&s); /* allocates the thread's scratch */
     before = kg_mem_current_bytes();
     plan = kg_rows_memory(s.m, &opts);
     kg_rows_free(s.rows);
@@ -287,7 +287,7 @@ static void the_memory_plan_is_what_is_taken(void **state)
 }
 
 /* ---- on kernels for devices ---- */
-/* A shared pack of a model, computed on the CPU and here. */
+/* A shared pack of a model, computed on the CPU and on this backend. */
 static void compare_with_the_cpu(const char *name, enum kg_dtype ct)
 {
     const char *here = backend_name;

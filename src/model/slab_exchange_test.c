@@ -1,6 +1,6 @@
-/* Stretches of slabs that NCCL moves, of devices and of the host beside them: they come
- * to where they belong, in as many bytes as they have, and a call that fails is heard by
- * all.
+/* Ranges of slabs on devices or on the host, which NCCL moves between ranks: they arrive
+ * in the right place, in the expected number of bytes, and a call that fails on one rank
+ * fails on all.
  */
 #include "model/slab_exchange.h"
 
@@ -13,14 +13,15 @@
 
 #include <string.h>
 
-/* More than a piece from rank 0 to 1, little from 1 to 2, and nothing else. */
+/* Rank 0 sends more than a piece to rank 1, rank 1 sends LITTLE to rank 2; nothing else
+ * is sent. */
 enum { N = KG_SLAB_SENT + 70, LITTLE = 30, AT = 10 };
 
 static float value(int rank, int64_t i) { return (float)(rank * 1000 + i % 997); }
 
 struct asked {
     const char *folder;
-    const char *fails; /* what FAKE_NCCL is; NULL: nothing does */
+    const char *fails; /* value of FAKE_NCCL; NULL: no failure */
     bool from_host, to_host;
 };
 
@@ -66,7 +67,7 @@ static kg_status exchange(struct slabs *s, struct kg_ranks *r,
     return status;
 }
 
-/* What this rank has now. */
+/* Whether this rank has exactly what was sent to it. */
 static bool came(const struct slabs *s, const struct kg_ranks *r)
 {
     const int64_t n = r->me == 1 ? N : r->me == 2 ? LITTLE : 0;
@@ -81,8 +82,8 @@ static bool came(const struct slabs *s, const struct kg_ranks *r)
     return true;
 }
 
-/* Its stretch; of each of two pieces what agreements say, before and behind; and how long
- * the longest stretch is. */
+/* Bytes that a rank sends: its range; an agreement before and after each of two pieces;
+ * and the length of the longest range. */
 static uint64_t foretold(const struct kg_ranks *r)
 {
     static const uint64_t own[] = {N, LITTLE, 0};
@@ -137,7 +138,7 @@ static void stretches_come_wherever_they_lie(void **state)
             .folder = in_dir("there"), .from_host = i & 1, .to_host = i & 2});
 }
 
-/* Also by those that have nothing to send or to get. */
+/* Ranks that send or receive nothing fail, too. */
 static void all_hear_of_a_call_that_fails_on_one(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Slabs around the length of a piece, what goes between them and the host, and cuts
- * against counting. */
+/* Slabs of lengths around a piece, copies between them and the host, and shards against
+ * counting. */
 #include "model/slab.h"
 
 #include "base/mem.h"
@@ -13,7 +13,7 @@ static const int64_t lengths[] = {1,         PIECE - 1, PIECE,
                                   PIECE + 1, 3 * PIECE, 5 * PIECE + 7};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
 
-/* n values, no two alike. */
+/* n different values. */
 static struct kg_slab make(int64_t n, float sign)
 {
     struct kg_slab s;
@@ -136,7 +136,8 @@ static void check_cuts(int64_t n, int64_t parts)
     assert_true(at == n && most - least <= 1);
 }
 
-/* What lies in a range, counted; a view; and sums of pieces that are the sum. */
+/* The part of a shard within a range; a view of a shard; and sums of pieces that add up
+ * to the sum of the whole. */
 static void test_a_cut_is_seen_as_a_slab(void **state)
 {
     (void)state;
@@ -175,7 +176,8 @@ static void test_cuts_are_whole_pieces_and_cover_all_once(void **state)
     check_cuts(INT64_MAX / 64, 8); /* as many as a model may have */
 }
 
-/* What makes a piece a piece: the squares of the whole are those of all cuts in order. */
+/* The sum of squares of the whole equals the sum over the pieces of all shards, in
+ * order. */
 static void test_the_squares_of_pieces_are_those_of_the_whole(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A backward by stages, each into a buffer that is no larger than its stretch, against
- * the whole one: every family, tied and not, with experts, with adapters.
+/* A backward in stages, each into a buffer of exactly its range of the slab, equals the
+ * whole backward: every family, tied and untied, with experts, with adapters.
  */
 #include "model/model_testing.h"
 #include "model/rows.h"
@@ -23,7 +23,7 @@ static struct kg_model *open_model(const char *arch, int32_t rank)
     return m;
 }
 
-/* A forward whose rows have gradients; the same again for every backward. */
+/* A forward and the coefficients of its backward, equal in every call. */
 static void forward(struct kg_rows *p, const struct kg_model *m)
 {
     static const struct kg_rows_ask ask = {.entropy = true};
@@ -42,7 +42,7 @@ static void forward(struct kg_rows *p, const struct kg_model *m)
     }
 }
 
-/* Adds the stages to `sum`, each from a copy of its stretch. */
+/* Adds the stages to `sum`, each through a copy of its range. */
 static void add_by_stages(float *sum, struct kg_rows *p, const struct kg_model *m)
 {
     int64_t n = 0;
@@ -73,7 +73,7 @@ static void check(const char *arch, int32_t rank)
     struct kg_rows *p = NULL;
 
     NEED(kg_rows_create(&p, m, &opts, err));
-    for (int again = 0; again < 2; again++) { /* what is added to is there */
+    for (int again = 0; again < 2; again++) { /* the second adds to nonzero values */
         forward(p, m);
         NEED(kg_rows_backward(p, whole, true, err));
         forward(p, m);
@@ -101,11 +101,11 @@ static void adapters_have_stages_of_their_own(void **state)
     (void)state;
     check("qwen2", 2);
     check("gemma2", 3);
-    check("qwen3_moe", 4); /* and of each expert */
+    check("qwen3_moe", 4); /* and adapters of each expert */
     check("olmoe", 4);
 }
 
-/* Stretches lie from the end of the slabs to their beginning, without a gap. */
+/* The ranges go from the end of the slabs to their beginning, without a gap. */
 static void stretches_are_all_of_the_slabs(void **state)
 {
     struct kg_model *const models[] = {open_model("qwen3", 0), open_model("llama", 0),

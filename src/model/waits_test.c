@@ -1,7 +1,7 @@
-/* What the host waits for in a micro-batch on a device, and how much crosses: it waits
- * once, for log-probs, of which it makes the coefficients of the backward; the experts
- * that tokens had, and the sums that train.router_aux reads, come down with them.
- * Counted on emulated kernels, whose copies and marks are those of a device.
+/* What the host waits for in a micro-batch on a device, and how many bytes are copied. It
+ * waits once, for log-probs, from which it computes the coefficients of the backward. The
+ * experts that tokens had, and the sums that train.router_aux reads, are copied with
+ * them. Counted on emulated kernels, whose copies and marks are those of a device.
  */
 #include "model/rows_testing.h"
 
@@ -11,18 +11,18 @@
 
 enum { VOCAB = 24, K = 3, N_SEQS = 3, LENGTH = 12, ROOM = N_SEQS * LENGTH, BATCHES = 4 };
 
-/* Of one micro-batch. */
+/* Waits in the phases of one micro-batch. */
 struct waits {
     uint64_t forward, ask, load, backward;
 };
 
-/* Of a world. */
+/* How to make a world. */
 struct how {
     const char *products, *model;
     enum kg_dtype ct;
     int rank;  /* 0: all weights are trained */
     bool kl;   /* against an anchor, exact */
-    bool load; /* asked for with the log-probs */
+    bool load; /* expert load, read with the log-probs */
     bool aux;  /* train.router_aux: gradients of a balance, and its loss */
     int same;  /* tokens that all sequences begin with, computed once; 0: none */
 };
@@ -31,7 +31,7 @@ struct world {
     struct kg_model *model, *anchor;
     struct kg_rows *rows;
     float *grads;
-    int64_t *counts; /* of experts; NULL: there are none */
+    int64_t *counts; /* tokens of each expert; NULL: no experts */
     float *p_sum;    /* (E) as counts */
     const struct how *how;
 };
@@ -156,13 +156,13 @@ static struct waits micro_batch(struct world *w, int batch)
     return n;
 }
 
-/* Of the last of some: before it room has grown. */
+/* The waits of the last of several micro-batches: in earlier ones, buffers grow. */
 static struct waits waits_on(const struct kg_backend *be, const struct how *how)
 {
     struct world w = open_world(be, how);
     struct waits n = {0};
 
-    if (how->aux) { /* what evens the experts, of a whole update */
+    if (how->aux) { /* coefficients that balance the experts */
         for (int64_t e = 0; e < w.model->config.experts.n; e++)
             w.p_sum[e] = 0.01f * (float)e;
         NEED(kg_rows_balance(w.rows, w.p_sum, err));
@@ -204,7 +204,7 @@ static void log_probs_are_all_that_a_micro_batch_waits_for(void **state)
 }
 
 /* ---- what crosses ---- */
-/* Of an array in a piece. */
+/* Bytes of an array in a transfer: arrays are aligned to 256 bytes. */
 static uint64_t piece(int64_t n, size_t each)
 {
     return ((uint64_t)n * each + 255) / 256 * 256;
@@ -222,7 +222,7 @@ static void must_move(int same)
     const int64_t ints = 3 * N + R + seq * S;
     const uint64_t pack = sizeof(int32_t) * (uint64_t)(ints + ints % 2 + tables);
     const uint64_t asked = 2 * piece(R, 4) + piece(R * K, 4);
-    /* places; coefficients of log-prob, entropy and the ids */
+    /* row indices; coefficients of log-prob, entropy and the ids */
     const uint64_t graded = piece(R, 4) + 2 * piece(R, 8) + piece(R * K, 8);
     const uint64_t answers = piece(R, 8) + 2 * piece(R, 4) + piece(R * K, 4);
     struct kg_traffic was, is;
@@ -271,7 +271,7 @@ static void an_operation_or_a_copy_that_waits_is_seen(void **state)
     operation.swiglu_bwd = waits_first;
     copy.put_later = puts_at_once;
     setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
-    assert_int_equal(waits_on(&operation, &plain).backward, 2); /* layers */
+    assert_int_equal(waits_on(&operation, &plain).backward, 2); /* one per layer */
     assert_int_equal(waits_on(&copy, &plain).forward, 1);
     assert_int_equal(waits_on(emu(), &alone).load, 1);
 }
