@@ -1,12 +1,12 @@
-/* Trajectories without a verdict: what is left has the advantages that it has without
- * them, in every row, and they have 0. */
+/* Trajectories without a reward: in every row, the others get the advantages that they
+ * get without them, and they get 0. */
 #include "base/mem.h"
 #include "policy/policy_internal.h"
 #include "policy/policy_testing.h"
 
 enum { GROUPS = 3, SEQS = 10, PARTS = 2, LENGTH = 3, TOKENS = SEQS * LENGTH };
 
-/* Scores of a batch, with all that any row reads. */
+/* A batch with every input that any row reads. */
 struct batch {
     int64_t group_begin[GROUPS + 1], seq_begin[SEQS + 1];
     double reward[SEQS], greedy[SEQS], part[SEQS * PARTS], weight[PARTS];
@@ -96,8 +96,8 @@ static void copy(struct batch *to, const struct batch *from, int64_t i)
     to->seq_begin[at + 1] = t;
 }
 
-/* b without what is dropped; where rows compare within a group, without the only one left
- * of several either, which is then marked in b. */
+/* A copy of b without dropped trajectories. within_group: if a group has only one of
+ * several left, that one is dropped, too, and marked in b. */
 static struct batch without(struct batch *b, bool within_group)
 {
     struct batch r = {.weight = {b->weight[0], b->weight[1]}};
@@ -131,7 +131,7 @@ static void zero(const double *a, int64_t n)
         assert_true(a[i] == 0);
 }
 
-/* What the rewards of dropped ones are does not matter: they are NaN. */
+/* Dropped trajectories have a reward of NaN, since nothing may read it. */
 static void compare(struct batch *b, bool within_group, bool parts)
 {
     struct batch rest = without(b, within_group);
@@ -161,7 +161,7 @@ static void compare(struct batch *b, bool within_group, bool parts)
     }
 }
 
-/* None, one, all but one and all of a group, and any at random. */
+/* Drops none, one, all but one or all of a group, or any at random. */
 static void mark(uint8_t drop[SEQS], int pattern, uint32_t *state)
 {
     for (int i = 0; i < SEQS; i++)
@@ -218,8 +218,9 @@ static void every_row_is_as_without_them(void **state)
     }
 }
 
-/* 1, 0, 0 and one without a verdict: as a group of three. 1 and three without: nothing to
- * compare it with, so no advantage; but a group of one has its score, as published. */
+/* Rewards 1, 0, 0 and one without: as a group of three. Reward 1 and three without:
+ * nothing to compare with, so the advantage is 0. But a group of one sample keeps its
+ * reward, as published. */
 static void an_only_one_has_no_baseline(void **state)
 {
     static const double reward[4] = {1, 0, 0, 7};

@@ -86,7 +86,7 @@ static void maxrl_divides_by_the_mean(void **state)
     run("maxrl-eps");
     expect(
         (double[]){0.5 / 0.500001, -0.5 / 0.500001, 0, 1.5 / 0.500001, -1.5 / 0.500001});
-    /* a mean of 0, and one below: no signal, and the sign that the published code has */
+    /* a mean of 0 gives no signal; a mean below 0, the sign of the published code */
     in.reward = bad;
     assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
     expect((double[]){0, 0, 0, -1.5 / (-0.5 + 1e-6), 1.5 / (-0.5 + 1e-6)});
@@ -100,8 +100,8 @@ static void maxrl_divides_by_the_mean(void **state)
     assert_true(seq[0] == 0);
 }
 
-/* Two rewards: of group 0 the first is 1, 0, 0.5 and the second 0, 0, 3; of group 1 the
- * first is 2, -1 and the second always 1. */
+/* Two rewards each. In group 0 the first is 1, 0, 0.5 and the second 0, 0, 3; in group 1
+ * the first is 2, -1 and the second always 1. */
 static const double parts[S * 2] = {1, 0, 0, 0, 0.5, 3, 2, 1, -1, 1};
 static const double part_weight[2] = {1, 0.5};
 
@@ -173,14 +173,14 @@ static void equal_rewards_give_no_advantage(void **state)
         assert_true(seq[i] == 0);
     assert_int_equal(out.groups_equal, 2);
     run("gpg");
-    in.reward = zero; /* not one that is not 0, to divide by */
+    in.reward = zero; /* all 0: nothing to divide by */
     assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
     for (int i = 0; i < S; i++)
         assert_true(seq[i] == 0);
 }
 
-/* The rounded sum of three numbers 0.1, over 3, is not 0.1; what is left would be enough
- * for an update. */
+/* The rounded sum of three numbers 0.1, divided by 3, is not 0.1; the difference would be
+ * enough for an update. */
 static void equal_rewards_of_any_size_leave_no_rounding(void **state)
 {
     static const double sizes[] = {0.1, 0.7, 1.0 / 3, -0.3};
@@ -192,7 +192,7 @@ static void equal_rewards_of_any_size_leave_no_rounding(void **state)
     for (size_t r = 0; (row = kg_policy_row(KG_TABLE_ADVANTAGE, r)); r++)
         for (size_t x = 0; x < sizeof sizes / sizeof *sizes; x++) {
             if (row->needs & (KG_NEED_VALUES | KG_NEED_SUM_SQ))
-                continue; /* of a critic; of weights to which 1e-8 is added */
+                continue; /* reads a critic, or weights with 1e-8 added */
             for (int i = 0; i < S; i++)
                 same[i] = both[2 * i] = both[2 * i + 1] = sizes[x];
             run("dr-grpo");
@@ -237,7 +237,7 @@ static void discounted_returns_reach_back_from_the_last_token(void **state)
     assert_near(returns[9], 2, 0);
     assert_near(returns[8], 1, 0);
     assert_near(returns[6], 0.25, 0);
-    run("remax"); /* the greedy answers earn the same rewards here */
+    run("remax"); /* the greedy completions have the same rewards here */
     for (int n = 0; n < N; n++)
         assert_near(token[n], 0, 1e-15);
 }

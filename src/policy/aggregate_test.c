@@ -1,5 +1,4 @@
-/* Weights of tokens: what they sum to, and that nothing but the whole batch decides
- * them. */
+/* Weights of tokens: what they sum to, and that they depend on the whole batch alone. */
 #include "policy/policy_testing.h"
 
 enum { S = 4, N = 10 };
@@ -40,7 +39,7 @@ static void weights_sum_as_the_modes_say(void **state)
     weigh("seq-mean-token-mean", NULL);
     assert_near(sum(pg, 0, N), 1, 1e-15);
     for (int i = 0; i < S;
-         i++) /* every sequence with tokens counts alike, the empty one not */
+         i++) /* sequences with tokens have equal weights, the empty one has none */
         if (begin[i + 1] > begin[i])
             assert_near(sum(pg, begin[i], begin[i + 1]), 1.0 / 3, 1e-15);
     weigh("seq-mean-token-sum", NULL);

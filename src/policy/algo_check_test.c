@@ -1,5 +1,5 @@
-/* Every refusal of algo_check.c: a composition that is fine, what is changed of it or of
- * its setting, and what the message must say. */
+/* Every refusal of algo_check.c: a valid composition, a change to it or to its setting,
+ * and what the message must say. */
 #include "policy/policy_testing.h"
 
 enum change {
@@ -14,14 +14,14 @@ enum change {
 
 struct refusal {
     const char *preset;
-    const char *sets[3][2]; /* keys and values on top, as many as are not NULL */
+    const char *sets[3][2]; /* keys and values to change, up to a NULL */
     enum change change;
     const char *key;  /* what the message begins with */
-    const char *says; /* and what else is in it */
+    const char *says; /* and what else it contains */
 };
 
 static const struct refusal refusals[] = {
-    /* numbers by themselves */
+    /* single numbers */
     {"grpo", {{"algo.clip_low", "-0.1"}}, NOTHING, "algo.clip_low", "0 or more"},
     {"grpo", {{"algo.clip_high", "-1"}}, NOTHING, "algo.clip_high", "-1"},
     {"grpo", {{"algo.ratio_clamp", "-1"}}, NOTHING, "algo.ratio_clamp", "0 (off)"},
@@ -269,7 +269,7 @@ static void each_is_refused_with_its_key_and_reason(void **state)
     }
 }
 
-/* The same compositions are let through where a reproduction preset asks for them. */
+/* With setting.reproduction, what may be misleading is accepted, and nothing else. */
 static void reproduction_lets_through_what_misleads_and_nothing_else(void **state)
 {
     size_t let_through = 0;

@@ -51,13 +51,13 @@ static void presets_build_on_one_another(void **state)
         assert_int_equal(kg_preset_find(&other, p->name, &err), KG_OK);
         assert_ptr_equal(other, p); /* names are unique */
         assert_true(p->help[0] && p->source[0]);
-        for (; other->base; depth++) { /* every value of a base is there */
+        for (; other->base; depth++) { /* it has every value of its bases */
             assert_int_equal(kg_preset_find(&other, other->base, &err), KG_OK);
             for (const struct kg_preset_value *v = other->values; v->key; v++)
                 assert_non_null(kg_preset_get(p, v->key));
         }
         assert_true(depth < 8);
-        assert_int_equal(other->kind, KG_PRESET_METHOD); /* at the bottom is a method */
+        assert_int_equal(other->kind, KG_PRESET_METHOD); /* the last base is a method */
     }
     preset("rpg-reinforce-urkl");
     assert_true(algo.kl_beta == 1e-4 && algo.dual_clip == 10);
@@ -65,7 +65,7 @@ static void presets_build_on_one_another(void **state)
                         "rpg-reinforce-urkl");
 }
 
-/* ---- the files of presets, beside libyaml's reading of them ---- */
+/* ---- the files of presets, as libyaml reads them ---- */
 
 static const char *scalar(yaml_document_t *doc, int node)
 {
@@ -80,7 +80,8 @@ static const char *own(const struct kg_preset *p, const char *key)
     return NULL;
 }
 
-/* What a line of the preset says is what the row has; the number of its values. */
+/* Checks that the row has what a line of the preset says.   returns its number of
+ * values */
 static size_t line_is_read(yaml_document_t *doc, yaml_node_pair_t *line,
                            const struct kg_preset *p)
 {
@@ -179,7 +180,8 @@ static void ema_pg_needs_recorded_ids_and_an_anchor(void **state)
     assert_int_equal(kg_algo_width(&algo), 0);
 }
 
-/* What the step must supply for a choice on top of a preset, from the formulas. */
+/* What a training step has to supply for a preset with one changed key, by the
+ * formulas. */
 static void the_needs_of_a_choice_are_what_its_formula_reads(void **state)
 {
     enum { A = KG_NEED_ANCHOR, H = KG_NEED_TOP_SAMPLER, MU = KG_NEED_MU_AT };
@@ -211,7 +213,7 @@ static void the_needs_of_a_choice_are_what_its_formula_reads(void **state)
     }
 }
 
-/* Without a policy term, what is left of a loss may be a function of the context. */
+/* Without a policy term, a loss may be a function of the context alone. */
 static void a_kl_of_the_context_reads_no_sample(void **state)
 {
     static const struct {
@@ -284,7 +286,7 @@ static void every_row_tells_what_it_is(void **state)
 }
 
 struct refusal {
-    const char *key, *value; /* on top of base */
+    const char *key, *value; /* changed in base */
     const char *says;
 };
 
@@ -358,7 +360,7 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
     }
 }
 
-/* Two keys that are refused together. */
+/* Expects that two keys together are refused. */
 static void refuse_both(const char *base, const char *const keys[4], const char *says,
                         struct kg_algo_setting setting)
 {
@@ -397,7 +399,7 @@ static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(voi
 
         preset("grpo");
         must_set(&algo, "kl.in", "reward");
-        must_set(&algo, "kl.estimator", "k1"); /* as a loss refused in this setting */
+        must_set(&algo, "kl.estimator", "k1"); /* in the loss, refused in this setting */
         must_set(&algo, "anchor.kind", anchors[i]);
         assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
         assert_false(kg_algo_kl_in_loss(&algo));
@@ -405,8 +407,8 @@ static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(voi
     }
 }
 
-/* On-policy it is noise of mean zero; off-policy and unweighted its mean repels from the
- * sampler (docs/algorithms.md). */
+/* On-policy, k1's gradient is noise of mean zero. Off-policy and unweighted, its mean
+ * pushes away from the sampler (docs/algorithms.md). */
 static void k1_as_a_loss_off_policy_needs_its_weight(void **state)
 {
     struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
@@ -464,13 +466,13 @@ static void a_region_over_all_ids_is_cut_to_them(void **state)
     assert_false(kg_algo_region_when_full(&algo, 20));
     assert_true(kg_algo_region_when_full(&algo, 16));
     assert_int_equal(kg_algo_recorded_top_k(&algo), 16);
-    preset("ema-pg"); /* reads no region, whatever its algo.top_k */
+    preset("ema-pg"); /* has no region, whatever its algo.top_k */
     assert_false(kg_algo_region_when_full(&algo, 16));
     must_set(&algo, "anchor.kind", "iterative");
     assert_false(kg_algo_region_when_full(&algo, 16));
 }
 
-/* Temperatures are numbers above 0, and those below 1 are. */
+/* Temperatures are above 0, and may be below 1. */
 static void a_temperature_of_sapo_may_be_small(void **state)
 {
     struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
@@ -507,8 +509,8 @@ static void the_anchor_moves_on_every_period_th_step(void **state)
     assert_near(anchor[1], 1, 0);
 }
 
-/* delta = theta - anchor over gradient descent on a quadratic KL of curvature a: after
- * one round of `period` steps it is the stated multiple of itself. */
+/* Gradient descent on a quadratic KL of curvature a.   returns the factor by which a
+ * round of `period` steps and an update of the anchor multiply delta = theta - anchor */
 static double factor_of_a_round(double eta, double a, int period, bool average_first)
 {
     double theta = 1.5, anchor = 0.5, before = theta;

@@ -1,6 +1,6 @@
-/* What the rows of the KL and surrogate tables claim to be unbiased is what enumeration
- * finds, and what they do not claim is not so: value and gradient, on- and off-policy,
- * over 12 tokens in one context (two positions for rows that see a sequence).
+/* The rows of the KL and surrogate tables claim that values and gradients are unbiased,
+ * on- or off-policy. Enumeration has to find exactly these unbiased, and the others
+ * biased: over 12 tokens in one context (two positions for rows that see a sequence).
  */
 #include "policy/policy_internal.h"
 #include "policy/policy_testing.h"
@@ -43,7 +43,7 @@ static void compare(const char *row, const char *where, unsigned claims,
 
 static struct sweep sweep;
 
-/* The divergence of the claim and its gradient. */
+/* The divergence that the row claims to estimate, and its gradient. */
 static double target_of(double *gradient, const struct world *w, enum kg_target target)
 {
     double reverse[VOCAB], forward[VOCAB], share = 0.5;
@@ -57,8 +57,8 @@ static double target_of(double *gradient, const struct world *w, enum kg_target 
     return share * kl_of(w->lp, w->lq) + (1 - share) * kl_of(w->lq, w->lp);
 }
 
-/* The world that the claim speaks of: a row that is a KL against the sampling policy
- * alone has its anchor there. */
+/* The world that a claim is about: if a row is a KL to the sampling policy only, that
+ * policy is the anchor. */
 static struct world world_for(const struct kg_kl_row *row, uint64_t seed, bool off_policy)
 {
     struct world w = world_of(seed, off_policy);
@@ -136,7 +136,7 @@ static void every_estimator_is_as_unbiased_as_its_row_says(void **state)
     }
 }
 
-/* Without the weight p/old what was unbiased is no longer, off-policy. */
+/* Without the weight p/old, what was unbiased is biased off-policy. */
 static void without_the_importance_weight_every_sampled_row_is_biased(void **state)
 {
     struct kg_policy_rows table = kg_kl_rows();
@@ -167,8 +167,8 @@ static void without_the_importance_weight_every_sampled_row_is_biased(void **sta
 
 /* ---- surrogates ---- */
 
-/* All sequences of two tokens, each position with a context of its own, or of one token;
- * sequence n holds tokens n / VOCAB and n % VOCAB. */
+/* All sequences of two tokens, each position with its own context, or of one token;
+ * sequence n has the tokens n / VOCAB and n % VOCAB. */
 static struct pairs {
     struct world at[2];
     int positions;
@@ -232,7 +232,7 @@ static void pairs_init(struct pairs *x, const struct kg_surrogate_row *row, uint
     }
 }
 
-/* -E_p[A] plus beta times the KL inside an rpg row, and the gradient of it. */
+/* -E_p[A] plus beta times the KL inside an rpg row, and its gradient. */
 static double objective(double gradient[2][VOCAB], const struct pairs *x,
                         const struct kg_surrogate_row *row, double beta)
 {
@@ -265,14 +265,14 @@ static double objective(double gradient[2][VOCAB], const struct pairs *x,
     return value;
 }
 
-/* No clip, clamp, mask or truncation can hold. */
+/* Bounds so wide that no clip, clamp, mask or truncation takes effect. */
 static void wide_open(struct kg_algo *algo, const struct kg_surrogate_row *row)
 {
     kg_algo_init(algo);
     algo->surrogate = row;
     algo->clip_low = strcmp(row->about.name, "gmpo") == 0 ? 1e9 : 1;
     algo->clip_high = algo->delta_low = algo->delta_high = 1e9;
-    if (row->token == kg_pg_drpo) /* has none, its region is always at work */
+    if (row->token == kg_pg_drpo) /* has no bounds: its region is always active */
         algo->delta_low = algo->delta_high = 0.2;
     algo->dual_clip = algo->truncate = algo->ratio_clamp = 0;
     algo->top_k = K;
@@ -316,7 +316,7 @@ static double evaluate(double gradient[2][VOCAB], struct pairs *x,
 static struct deviation surrogate_deviation(const struct kg_surrogate_row *row,
                                             bool off_policy, bool detach)
 {
-    /* cppo sees the sequence for its mask alone; its ratios are of single tokens */
+    /* cppo reads the sequence only for its mask; its ratios are of single tokens */
     bool pair = row->about.scope == KG_SCOPE_SEQUENCE && row->sequence != kg_pg_cppo;
     struct deviation d = {0, 0};
 
@@ -359,7 +359,7 @@ static void every_surrogate_is_as_unbiased_as_its_row_says(void **state)
     }
 }
 
-/* Every row that enumeration can speak of does claim something. */
+/* Every row has claims, and states its gradient, its memory and what it bounds. */
 static void every_row_makes_its_claims(void **state)
 {
     static const enum kg_policy_table tables[] = {KG_TABLE_KL, KG_TABLE_SURROGATE};

@@ -11,7 +11,7 @@ static double at[VOCAB * 2 * K], anchor_at[VOCAB * 2 * K], mu_at[VOCAB * 2 * K];
 static double a_at[VOCAB * 2 * K];
 static uint8_t selected[VOCAB];
 
-/* Columns of both kinds of head: the sampler's first, the anchor's behind them. */
+/* Columns of both kinds of head: the sampler's first, then the anchor's. */
 static void both_heads(const struct world *w)
 {
     int32_t sampler[VOCAB], anchor[VOCAB];

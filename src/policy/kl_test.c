@@ -153,7 +153,8 @@ static void truncated_to_everything_is_exact(void **state)
     }
 }
 
-/* ---- bucket and generalised: the head as it is, with and without the rest ---- */
+/* ---- bucket and generalised: the head not renormalised, with and without the rest
+ * ---- */
 
 static double coarse_of_logits(const double z[VOCAB], const struct world *w,
                                const int32_t *head, int k, const char *row)
@@ -212,7 +213,8 @@ static void a_coarse_kl_is_that_of_its_events(void **state)
     }
 }
 
-/* More events never say less, all but one say everything, and no event nothing. */
+/* As the head grows, the KL never falls; with all ids but one in the head, it is
+ * exact. */
 static void a_bucket_bounds_the_exact_kl_from_below(void **state)
 {
     (void)state;
@@ -230,7 +232,7 @@ static void a_bucket_bounds_the_exact_kl_from_below(void **state)
     }
 }
 
-/* A head in common with the anchor is where it is 0 and does not push. */
+/* If policy and anchor agree, the value and the gradient are 0. */
 static void generalised_is_least_where_the_head_is_the_anchors(void **state)
 {
     (void)state;
@@ -293,7 +295,7 @@ static void importance_weight_belongs_to_the_tail_alone(void **state)
     assert_memory_equal(with_weight, sweep.a_at, sizeof with_weight);
 }
 
-/* What the table of estimators says. */
+/* A row of the table of estimators. */
 struct claim {
     const char *name;
     enum { REVERSE, FORWARD, HALF_SQUARE } value;
@@ -418,7 +420,7 @@ static void clamps_hold_as_published_and_can_be_left_out(void **state)
     double value, coef;
 
     (void)state;
-    at_ratio(&value, &coef, "k3", -3, true); /* w = e^3: the value passes 10 */
+    at_ratio(&value, &coef, "k3", -3, true); /* w = e^3: the value exceeds 10 */
     assert_true(value == 10 && coef == 0);
     at_ratio(&value, &coef, "k3", -3, false);
     assert_near(value, exp(3) - 4, 1e-12);
@@ -443,7 +445,7 @@ static void clamps_hold_as_published_and_can_be_left_out(void **state)
     assert_true(value == 25 && coef == 25);
 }
 
-/* The plan's word for it holds: a row that names no clamp has none. */
+/* The plan is right about clamps: a row for which it names none has none. */
 static void what_is_clamped_is_said(void **state)
 {
     static const char *const names[] = {"k1", "k2", "k3", "k3++", "k4", "k5", "abs"};
@@ -542,8 +544,8 @@ static void iterative_anchor_reads_what_the_sampler_recorded(void **state)
     assert_near(farthest(sweep.grad, want), 0, tolerance);
 }
 
-/* Of one policy, for the sampled token as for the head: where p is the sampler's there is
- * nothing to hold back, whatever ratios refer to. */
+/* The anchor is the sampler for the sampled token and for the head: if p is the sampler,
+ * the KL and its gradient are 0, whatever ratios refer to. */
 static void iterative_anchor_is_the_sampler_where_old_is_another(void **state)
 {
     struct world w = world_of(9, true);

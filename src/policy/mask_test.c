@@ -1,11 +1,11 @@
-/* Sequence masks: which answers they take, that the rest is untouched, and the gradient
- * of what is left. */
+/* Sequence masks: which completions they mask, that the others are unchanged, and the
+ * gradient of what is left. */
 #include "policy/policy_testing.h"
 
 enum { S = 3, N = 7 };
 
-/* Answers of 4, 2 and 1 tokens: near the sampler, far at one token, far behind with
- * A < 0. Ratios to the old policy stay inside every clip. */
+/* Completions of 4, 2 and 1 tokens: near the sampler, far above it at one token, far
+ * below it with A < 0. Ratios to the old policy stay inside every clip. */
 static const int64_t begin[] = {0, 4, 6, 7};
 static const double gap[N] = {0.02, -0.03, 0.01, 0.04, 0.9, -0.1, -0.8};
 static const double advantage[N] = {0.7, 0.7, 0.7, 0.7, 0.5, 0.5, -0.8};
@@ -49,8 +49,8 @@ static double loss(void)
     return g.loss;
 }
 
-/* The terms of exactly the answers in `gone` are zero, the others are as without a
- * mask. */
+/* Exactly the completions in `gone` have zero terms; the others have those that they have
+ * without a mask. */
 static void takes(const char *surrogate, const char *mask, const char *delta,
                   const bool gone[S])
 {
@@ -96,9 +96,10 @@ static void each_mask_takes_the_answers_that_are_too_far(void **state)
     }
 }
 
-/* vaco: of answers at a total variation of 0.0126, 0.389 and 0.275, the tokens that lead
- * away, in bits from the first one on. vaco-old: the same of the old policy, at twice
- * these; from the sampler p leads the other way there, which nobody asks. */
+/* vaco masks the tokens that move away from the sampler, in completions at a total
+ * variation of 0.0126, 0.389 and 0.275; `gone` has a bit per token, the first is bit 0.
+ * vaco-old: the same for the old policy, at twice these distances; p moves the other way
+ * there, which vaco-old does not read. */
 static void vaco_takes_tokens_that_lead_away(void **state)
 {
     static const struct {
@@ -128,7 +129,7 @@ static void vaco_takes_tokens_that_lead_away(void **state)
     }
 }
 
-/* The mask is a constant: what is left has the derivative of the loss that is left. */
+/* The mask is constant: the gradient is that of the loss that is left. */
 static void what_is_left_matches_finite_differences(void **state)
 {
     static const char *const masks[] = {"trm-max", "trm-mean", "off-policy", "vaco"};
@@ -159,7 +160,7 @@ static void the_kl_of_a_masked_answer_stays(void **state)
 
     (void)state;
     prepare("ppo-clip", "none", "0");
-    memset(weight, 0, sizeof weight); /* the KL alone */
+    memset(weight, 0, sizeof weight); /* only the KL */
     must_set(&algo, "anchor.kind", "fixed");
     must_set(&algo, "kl.estimator", "k2");
     must_set(&algo, "kl.beta", "0.5");
@@ -174,7 +175,7 @@ static void the_kl_of_a_masked_answer_stays(void **state)
         assert_true(a[n] == kl[n] && a[n] != 0);
 }
 
-/* The sampler is what an answer is far from, not the old policy. */
+/* The distance is to the sampler, not to the old policy. */
 static void the_divergence_is_to_the_sampler(void **state)
 {
     double old[N];
@@ -189,7 +190,7 @@ static void the_divergence_is_to_the_sampler(void **state)
     assert_near(g.metrics.mask_max, 0.405, 1e-12);
 }
 
-/* ... but where a row says so. */
+/* ... unless a row says so. */
 static void off_policy_old_is_to_the_old_policy(void **state)
 {
     double old[N];

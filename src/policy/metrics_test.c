@@ -1,5 +1,5 @@
-/* What the loss says of itself, by hand on five tokens: ranges, the gap to the sampler,
- * what a region dropped. */
+/* Metrics of the loss, by hand on five tokens: ratios outside bounds, the gap to the
+ * sampler, what a region masks. */
 #include "policy/policy_testing.h"
 
 enum { N = 5, K = 2 };
@@ -126,7 +126,7 @@ static void micro_batches_add_up_to_the_whole(void **state)
     expect("region/masked_negative_entropy", 0.1);
 }
 
-/* One token of the batch as a batch of its own. */
+/* One token of the batch as a whole batch. */
 static void only_token(int n)
 {
     static const int64_t one[] = {0, 1};
@@ -141,9 +141,9 @@ static void only_token(int n)
     b.ids = &ids[n * K], b.logp_at = &at[n * K], b.anchor_at = &anchor_at[n * K];
 }
 
-/* A region, a KL on a head of two ids with its weights, weights old/sampler (1.11, 1.05,
- * 1, 0.95, 0.90), and entropy: every number of tokens that can be listed. The third token
- * has no KL, the first no policy term. */
+/* A region, a KL on a head of two ids with importance weights, weights old/sampler (1.11,
+ * 1.05, 1, 0.95, 0.90), and entropy: every metric of tokens that can be listed. The third
+ * token has no KL, the first no policy term. */
 static void prepare_all(void)
 {
     prepare();
@@ -162,12 +162,12 @@ static void prepare_all(void)
         kl_weight[n] = n == 2 ? 0 : 0.25;
         weight[n] = n == 0 ? 0 : 0.25;
         for (int j = 0; j < K; j++) {
-            ids[n * K + j] = n + j; /* its own and one more */
+            ids[n * K + j] = n + j; /* the token and one more */
             at[n * K + j] = j == 0 ? logp[n] : log(0.04);
             anchor_at[n * K + j] = j == 0 ? anchor[n] : log(0.03 + 0.01 * n);
         }
     }
-    ids[4 * K] = 9; /* the last token was drawn from the tail */
+    ids[4 * K] = 9; /* the last token is not in its head */
     b.tokens = token, b.old_logp = old, b.mu_logp = mu_logp, b.anchor_logp = anchor;
     b.kl_weight = kl_weight, b.entropy_weight = weight;
     b.k_sampler = K, b.ids = ids, b.logp_at = at, b.anchor_at = anchor_at;
@@ -203,8 +203,8 @@ static void every_number_is_the_same_from_single_tokens(void **state)
     assert_int_equal(sum.negative, all.negative);
 }
 
-/* Whatever stands in a field, beside nothing it is the sum; two rows about one field
- * would add it twice, and leave another out. */
+/* Merging into zeros copies every field; if two rows were about one field, it would be
+ * added twice, and another would be omitted. */
 static void every_field_is_merged_once(void **state)
 {
     enum { FIELDS = sizeof(struct kg_policy_metrics) / sizeof(double) };
@@ -213,7 +213,7 @@ static void every_field_is_merged_once(void **state)
 
     (void)state;
     for (int i = 0; i < FIELDS; i++)
-        field[i] = 1.5 + i; /* as an integer it is no 0 either */
+        field[i] = 1.5 + i; /* as an integer not 0 either */
     memcpy(&from, field, sizeof from);
     kg_policy_metrics_merge(&sum, &from);
     assert_memory_equal(&sum, &from, sizeof sum);

@@ -1,5 +1,5 @@
-/* No number that is none passes through a loss: whatever input of whatever row is NaN or
- * infinite, the answer is ENONFINITE with sequence and token, and never a loss. */
+/* If any input that a row reads is NaN or infinite, the loss fails with ENONFINITE and
+ * names sequence and token; it never returns a loss. */
 #include "policy/policy_testing.h"
 
 enum { TOKENS = 5, HALF = 2, WIDE = 2 * HALF, BAD = 3 };
@@ -86,8 +86,8 @@ static bool all_finite(void)
     return isfinite(sum);
 }
 
-/* Finite by itself; with `what` at token 3 not finite it is refused, or does not read it
- * and gives the same bits. */
+/* Checks that the loss is finite; and with `bad` in *what, that it is refused, or has the
+ * same bits.   returns whether it reads *what */
 static bool reads(double *what, double bad, const char *name)
 {
     struct kg_err err = {0};

@@ -1,6 +1,6 @@
-/* The KL taken off advantages: by hand, and by enumeration of a tree of answers what the
- * gradient then is: that of the KL of every token at a fixed context, or with what later
- * tokens cost that of the KL of whole answers. */
+/* The KL subtracted from advantages: by hand; and, by enumeration of a tree of
+ * completions, its gradient. That is the gradient of the KL of every token at a fixed
+ * context or, if a token also pays for later ones, of the KL of whole completions. */
 #include "policy/shaping.h"
 #include "policy/tree_testing.h"
 
@@ -81,7 +81,7 @@ static void what_is_not_finite_is_refused_and_named(void **state)
 
 /* ---- by enumeration ---- */
 
-/* Every answer once, weighted by its probability; advantages are the KL's alone. */
+/* Every completion once, weighted by its probability; advantages hold only the KL. */
 static void expected_gradient(double gradient[CONTEXTS][BRANCH], struct tree *w)
 {
     int64_t at[PATHS + 1] = {0}, n = 0;
@@ -114,7 +114,9 @@ static void expected_gradient(double gradient[CONTEXTS][BRANCH], struct tree *w)
             add_score(gradient, w, path_context(i, t), path_token(i, t), a[at[i] + t]);
 }
 
-/* beta grad KL(p||q) over whole answers. */
+/* beta grad KL(p
+ *
+ * q) over whole completions. */
 static void of_answers(double gradient[CONTEXTS][BRANCH], struct tree *w)
 {
     memset(gradient, 0, sizeof(double[CONTEXTS][BRANCH]));
@@ -126,7 +128,7 @@ static void of_answers(double gradient[CONTEXTS][BRANCH], struct tree *w)
     }
 }
 
-/* beta sum_h P(h) grad KL_h, contexts as they are. */
+/* beta sum_h P(h) grad KL_h, with fixed contexts. */
 static void of_tokens(double gradient[CONTEXTS][BRANCH], struct tree *w)
 {
     memset(gradient, 0, sizeof(double[CONTEXTS][BRANCH]));
@@ -161,7 +163,7 @@ static void the_gradient_is_that_of_tokens_or_of_answers(void **state)
     }
 }
 
-/* ---- beside other choices ---- */
+/* ---- with other choices ---- */
 
 static void refuse(const char *key, const char *value, const char *says)
 {
@@ -191,7 +193,7 @@ static void what_it_cannot_stand_beside_is_refused(void **state)
     algo.mask_delta = 0.1;
     assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
     assert_non_null(strstr(err.message, "found grpo and kl.in advantage-future"));
-    choose("k1", "advantage"); /* gdpo takes rewards alone, and this is none */
+    choose("k1", "advantage"); /* gdpo allows only rewards, which this is not */
     must_set(&algo, "algo.advantage", "gdpo");
     assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
     assert_true(kg_algo_kl_taken(&algo) && !kg_algo_kl_in_loss(&algo));

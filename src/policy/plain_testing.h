@@ -40,7 +40,7 @@ struct plain_seq {
     const struct plain *p;
     int begin, end;
     double complex lp[PLAIN_N][PLAIN_V]; /* log-probs of the policy, from begin on */
-    double complex x[PLAIN_N];           /* of y, in the ratio's frame */
+    double complex x[PLAIN_N];           /* of y; renormalised if p->truncated */
     double old[PLAIN_N], mu[PLAIN_N];
 };
 
@@ -248,7 +248,7 @@ static inline double complex plain_drpo(const struct plain_seq *q, int n)
     return -a * r + fabs(a) * exp(q->mu[n]) * (r - 1) * (r - 1) / (2 * delta);
 }
 
-/* The KL's name in a row of the RPG family. */
+/* Whether a row of the RPG family has the KL of this name. */
 static inline bool plain_kl_is(const char *row, const char *name)
 {
     const char *at = strstr(row, name);
@@ -432,8 +432,8 @@ static inline double complex plain_vespo(const struct plain_seq *q)
     return sum;
 }
 
-/* The budget of a sequence: its r-th smallest distance, found as the first with r - 1
- * smaller ones. */
+/* The budget of a sequence: the 90th percentile of its distances, interpolated, but from
+ * `least` to 2 least. */
 static inline double plain_prefix_budget(const double *far, int n, double least)
 {
     double at = 0.9 * (n - 1), sorted[PLAIN_N], x;
@@ -597,7 +597,7 @@ static inline double complex plain_truncated(const struct plain_seq *q, int n,
     return sum;
 }
 
-/* The KL of the anchor's top k and one event of the rest, and MOPD's sum. */
+/* The KL over the anchor's top k and one event for the rest; or MOPD's sum. */
 static inline double complex plain_coarse(const struct plain_seq *q, int n,
                                           const char *row)
 {

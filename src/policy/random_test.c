@@ -3,7 +3,8 @@
  *
  * A draw picks a row of every table, numbers for every key, and a batch with empty,
  * one-token and dropped sequences, ratios from 1 to beyond every clamp, truncated
- * sampling, unused slots. The failing draw is named by its number: put it into FIRST.
+ * sampling, unused slots. The message of a failure has the number of the draw: set FIRST
+ * to it.
  */
 #include "policy/plain_testing.h"
 #include "policy/policy_testing.h"
@@ -104,8 +105,7 @@ static void draw_kl_numbers(void)
         *(chance(0.5) ? &algo.kl_beta : &algo.dual_clip) = -between(0.1, 1);
 }
 
-/* Most draws are of what can be computed: the commonest reasons to refuse are taken
- * away. */
+/* Removes the most common reasons for refusals, so that most draws are computed. */
 static void make_sense(void)
 {
     bool at_sampler = starts(KG_TABLE_KL, "rpg-") || starts(KG_TABLE_KL, "jeffreys");
@@ -152,8 +152,8 @@ static void draw_algo(void)
         .reproduction = chance(0.3)};
 }
 
-/* log-probs of logits z + spread noise, and of none where spread is 0: the same bits as
- * the plain version has */
+/* lp <- log-probs of logits z + spread * noise; with spread 0, no noise: the same bits as
+ * the plain version */
 static void draw_policy(double *lp, int n, double spread)
 {
     double complex c[PLAIN_V];
@@ -213,7 +213,7 @@ static double bounded_weight(double k)
     return k < algo.tis_low ? algo.tis_low : k > algo.tis ? algo.tis : k;
 }
 
-/* What a step of training makes of old and sampler where algo.tis is set. */
+/* Weights from old and sampler, as a training step makes them if algo.tis is set. */
 static void importance_weights(int s)
 {
     double sum = 0;
@@ -333,8 +333,8 @@ static void fill_rows(void)
         fill_row(n);
 }
 
-/* The batch as a step of training hands it over: without rows of the anchor's own where
- * the anchor is the sampler. */
+/* The batch as a training step passes it: if the anchor is the sampler, without rows of
+ * the anchor. */
 static struct kg_policy_batch batch_of_rows(void)
 {
     bool iterative = starts(KG_TABLE_ANCHOR, "iterative");
@@ -368,7 +368,7 @@ static struct kg_policy_batch batch_of_rows(void)
     };
 }
 
-/* The whole way of an update.   returns ENONFINITE where the loss says so */
+/* Weights, selection and loss of an update.   returns ENONFINITE if the loss does */
 static kg_status library(struct kg_policy_grad *g, const char *where)
 {
     struct kg_policy_shape shape = {plain.n_seqs, rows.begin, rows.drop};
@@ -393,7 +393,8 @@ static kg_status library(struct kg_policy_grad *g, const char *where)
 
 /* ---- comparison ---- */
 
-/* dloss/dz of token n by the master rule and its dense forms; size: of what was added up
+/* g <- dloss/dz of token n by the master rule and its dense forms.   returns the sum of
+ * the magnitudes that were added
  */
 static double dense_gradient(double *g, int n)
 {
@@ -419,7 +420,7 @@ static double dense_gradient(double *g, int n)
     return size;
 }
 
-/* Is a ratio of the batch beyond what a double holds, or its square? */
+/* Does a ratio of the batch, or its square, overflow a double? */
 static bool overflows(void)
 {
     for (int n = 0; n < plain.begin[plain.n_seqs]; n++)
@@ -438,7 +439,7 @@ static void compare_token(int s, int n, const char *where)
         double want = cimag(plain_loss(&plain, selected, s, n, v, step)) / step;
 
         if (isnan(want) && isfinite(g[v]) && overflows())
-            continue; /* infinity times nothing, on the plain side alone */
+            continue; /* infinity times 0, in the plain version only */
         if (!(fabs(g[v] - want) <= 1e-9 * (size + fabs(want)) + 1e-11))
             fail_msg("%s: token %d, logit %d: gradient %.15g, plainly %.15g", where, n, v,
                      g[v], want);
@@ -459,8 +460,8 @@ static double plain_total(double *size)
     return sum;
 }
 
-/* As many as there should be, and none that may not; the plain version goes on with what
- * was drawn. */
+/* The library selects as many tokens as it should, all of them candidates; the plain
+ * version continues with its selection. */
 static void compare_selection(const char *where)
 {
     bool may[PLAIN_N];
@@ -480,7 +481,7 @@ static void compare_selection(const char *where)
         fail_msg("%s: %d tokens are selected, plainly %d are", where, found, most);
 }
 
-/* returns whether numbers were compared, and not overflows */
+/* returns false if an overflow left nothing to compare */
 static bool compare(const char *where)
 {
     struct kg_policy_grad g;
@@ -498,7 +499,7 @@ static bool compare(const char *where)
         return false;
     }
     if (isnan(want) && isfinite(g.loss) && overflows())
-        return false; /* infinity less infinity, on the plain side alone */
+        return false; /* infinity minus infinity, in the plain version only */
     if (!isfinite(g.loss) ||
         !(fabs(g.loss - want) <= 1e-9 * (size + fabs(g.pg) + fabs(g.kl)) + 1e-11))
         fail_msg("%s: loss %.15g, plainly %.15g", where, g.loss, want);

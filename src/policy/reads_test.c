@@ -1,5 +1,5 @@
-/* What rows say that they read: beside a row a key acts exactly if the row lists it. Rows
- * are asked, by changing the value.
+/* The keys that rows say they read: changing a key changes the result of a row exactly if
+ * the row lists it.
  */
 #include "policy/policy_testing.h"
 
@@ -7,11 +7,12 @@
 #include "policy/shaping.h"
 
 struct number {
-    const char *key, *value; /* another one than the default */
+    const char *key, *value; /* not the default */
 };
 
-/* Two answers to each of two prompts, of tokens that fell and rose, little and much, from
- * an older policy or an anchor, and that from the sampler. */
+/* Two completions of each of two prompts. Probabilities under the policy (p) are higher
+ * or lower, little or much, than under the old policy or the anchor (q) and the sampler
+ * (m). */
 enum { S = 4, N = 8 };
 static const int64_t groups[] = {0, 2, 4}, begin[] = {0, 3, 4, 6, N};
 static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45, 0.2, 0.7};
@@ -92,7 +93,7 @@ static void aggregate(struct terms *t, const struct kg_algo *algo)
     NEED(kg_policy_weights_of(t->a, algo, &totals, S, begin, NULL, err));
 }
 
-/* What is taken off rewards or advantages, and the mean that kl.target steers by. */
+/* The KL subtracted from rewards or advantages, and the mean that kl.target controls. */
 static void place(struct terms *t, const struct kg_algo *chosen)
 {
     struct kg_algo with_k1 = *chosen;
@@ -111,15 +112,15 @@ static void place(struct terms *t, const struct kg_algo *chosen)
     t->b[0] = taken.mean_kl;
 }
 
-/* After which steps it moves. */
+/* The steps after which the anchor is updated. */
 static void anchor(struct terms *t, const struct kg_algo *algo)
 {
     for (int i = 0; i < VOCAB; i++)
         t->a[i] = kg_policy_anchor_due(algo, i + 1);
 }
 
-/* Value and derivative of a KL of twelve ids whose anchor is another model; two of the
- * ids are the head, whoever's. The exact rows have their KL handed to them. */
+/* Value and derivative of a KL over twelve ids with another model as the anchor; the head
+ * has two ids, of the sampler or the anchor. Exact rows are given their KL. */
 static void kl(struct terms *t, const struct kg_algo *algo)
 {
     struct world w = world_of(11, true);
@@ -172,14 +173,14 @@ static const struct asked {
     {KG_TABLE_ANCHOR, anchor, {{"anchor.period", "5"}}},
 };
 
-/* Counts of columns, and what the step around the rows reads. */
+/* Keys that count columns, and those that the training step reads. */
 static const char *const asked_elsewhere[] = {
     "algo.top_k",  "kl.top_k",     /* src/policy/loss.c */
     "anchor.eta",  "anchor.kappa", /* src/train/step/anchor.c */
     "anchor.unit",
 };
 
-/* Beside each row of the table it acts exactly if the row lists it. */
+/* With each row of the table, the key has an effect exactly if the row lists it. */
 static void check(const struct asked *of, const struct number *n)
 {
     const char *table = kg_policy_table_key(of->table);
@@ -240,7 +241,7 @@ static void every_key_that_is_read_is_asked_for(void **state)
             fail_msg("%s: a row lists it, and no list above has it", kg_algo_key(k));
 }
 
-/* A list is of keys that there are. */
+/* Every key in a list exists. */
 static void what_is_listed_is_a_key(void **state)
 {
     const struct kg_policy_about *row;

@@ -1,6 +1,6 @@
-/* RPG over whole answers: with the ratio of the whole answer its gradient is that of the
- * objective; with the ratio of each token, as everywhere in practice, it is not, and by
- * how much is printed.
+/* RPG over whole completions. With the ratio of the whole completion, its gradient is
+ * that of the objective. With the ratio of each token, as everywhere in practice, it is
+ * not; the deviation is printed.
  */
 #include "policy/tree_testing.h"
 
@@ -38,7 +38,11 @@ static void choose(const char *row, uint64_t seed)
         reward[i] = z[i];
 }
 
-/* -grad J, J = E_p[R] - beta D over whole answers, D = KL(p||old) or KL(old||p). */
+/* -grad J, J = E_p[R] - beta D over whole completions, D = KL(p
+ *
+ * old) or KL(old
+ *
+ * p). */
 static void objective(double gradient[CONTEXTS][BRANCH], struct tree *w, bool forward)
 {
     memset(gradient, 0, sizeof(double[CONTEXTS][BRANCH]));
@@ -52,7 +56,7 @@ static void objective(double gradient[CONTEXTS][BRANCH], struct tree *w, bool fo
     }
 }
 
-/* Every answer once, weighted by its probability under the sampler. */
+/* Every completion once, weighted by its probability under the sampler. */
 struct answers {
     int64_t n, begin[PATHS + 1];
     int path[2 * PATHS];
@@ -85,7 +89,7 @@ static void loss(struct answers *x)
         fail_msg("%s: %s", kg_algo_row_name(&algo, KG_TABLE_SURROGATE), err.message);
 }
 
-/* An answer is one term with the ratio of all its tokens. */
+/* A completion is one term with the ratio of all its tokens. */
 static void whole_answers(double gradient[CONTEXTS][BRANCH], struct tree *w)
 {
     struct answers x = {0};

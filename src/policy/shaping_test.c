@@ -1,4 +1,4 @@
-/* What is added to rewards, by hand, and the controller of the KL coefficient. */
+/* The KL that is added to rewards, by hand, and the controller of its coefficient. */
 #include "policy/policy_testing.h"
 
 #include "policy/shaping.h"
@@ -44,7 +44,7 @@ static void every_token_pays_for_its_kl(void **state)
     assert_true(mean > 0);
 }
 
-/* An answer without a token of its own: nothing to average, and no answer to count. */
+/* A completion without a token has nothing to average, and is not counted. */
 static void an_empty_answer_has_no_kl(void **state)
 {
     static const int64_t holed[] = {0, 3, 3, 5, 6};
@@ -102,7 +102,7 @@ static void the_kl_enters_advantages_of_both_kinds(void **state)
     assert_near(returns[5], score[2], 1e-14);
 }
 
-/* A loss that has its KL in the reward has none of its own. */
+/* If the KL is in the reward, the loss has no KL term. */
 static void the_loss_has_no_kl_then(void **state)
 {
     struct world w = world_of(3, false);

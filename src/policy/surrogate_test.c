@@ -36,7 +36,7 @@ static void fixture_init(const char *surrogate)
         f.mu[n] = old[n] + 0.05 * (n - 2);
         f.logp[n] = old[n] + gap[n];
         f.advantage[n] = advantage[n];
-        f.weight[n] = n < 4 ? 0.125 : 0.25; /* one weight a sequence */
+        f.weight[n] = n < 4 ? 0.125 : 0.25; /* one weight per sequence */
         f.selected[n] = n % 2;
     }
     f.b = (struct kg_policy_batch){.n_seqs = S,
@@ -135,8 +135,8 @@ static void ppo_clip_is_flat_beyond_its_bounds(void **state)
     assert_true(f.a[3] != 0);
 }
 
-/* The weight is 1 at mu, 0 where |p - mu| is delta on the way of A, and of the other sign
- * beyond; against A it grows. */
+/* The weight is 1 at mu, 0 where p has moved by delta in the direction of A, and of the
+ * other sign beyond; in the direction against A it grows. */
 static void drpo_turns_back_beyond_its_region(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void cppo_tightens_as_the_prefix_drifts(void **state)
 {
     static const struct {
         const char *weight, *budget;
-        int first; /* token of the six that is dropped, and all after it */
+        int first; /* first of the six tokens that is masked */
     } rows[] = {{"1", "0.08", 3},     {"1", "0.095", 6},  {"1", "0.11", 6},
                 {"1", "0.04", 1},     {"1", "0", 1},      {"0.5", "0.08", 6},
                 {"0.5", "0", 1},      {"0.8", "0.08", 4}, {"0.8", "0.06", 2},
@@ -190,7 +190,8 @@ static void cppo_tightens_as_the_prefix_drifts(void **state)
         }
 }
 
-/* Two tokens of ratio w each way: phi is 1 at 1, and greatest at k / lambda. */
+/* In each sequence, one token has the ratio w and the others 1. phi is 1 at w = 1, and
+ * largest at w = k / lambda. */
 static void vespo_weighs_by_the_ratio_of_the_sequence(void **state)
 {
     static const double logs[] = {
@@ -260,7 +261,7 @@ static void a_region_drops_only_what_leads_away(void **state)
                     1e-15);
 }
 
-/* At its bound a token stays; a hair below the bound is beyond it. */
+/* A token at its bound stays; with the bound one ulp lower, it is masked. */
 static void a_divergence_at_its_bound_is_within(void **state)
 {
     static const char *const keys[] = {"algo.delta_high", "algo.delta_low"};
@@ -329,8 +330,8 @@ static void topk_divergences_bound_the_exact_ones_from_below(void **state)
     }
 }
 
-/* An id that is missing counts nowhere, one that the sampler could not draw adds nothing
- * to the KL, and a token beside the recorded ids has a bucket of its own. */
+/* A missing id counts nowhere, an id that the sampler could not sample adds nothing to
+ * the KL, and a token outside the recorded ids has its own bucket. */
 static void topk_divergences_have_a_bucket_for_each_id(void **state)
 {
     static const int32_t ids[] = {0, -1, 5, 4};
@@ -346,7 +347,7 @@ static void topk_divergences_have_a_bucket_for_each_id(void **state)
     double tv, kl;
 
     (void)state;
-    for (int k = 3; k < 5; k++) { /* no more than were recorded */
+    for (int k = 3; k < 5; k++) { /* k is at most what was recorded */
         kg_pg_topk_divergence(&tv, &kl, &in, k);
         assert_near(tv, (0.25 + 0.25 + 0) / 2, 1e-15);
         assert_near(kl, 0.5 * log(2), 1e-15);
@@ -516,13 +517,13 @@ static void a_weight_outside_its_bounds_is_cut_or_popped(void **state)
                     1e-15);
     assert_true(f.a[1] != 0 && f.a[3] != 0);
     assert_int_equal(f.g.metrics.tis_outside, 3);
-    /* of whole answers: exp(0.05 (2 + 1 + 0 - 1)) = 1.105, and exp(-0.25) = 0.78 */
+    /* of whole sequences: exp(0.05 (2 + 1 + 0 - 1)) = 1.105, and exp(-0.25) = 0.78 */
     must_set(&f.algo, "algo.tis_level", "sequence");
     must_set(&f.algo, "algo.tis", "1.2");
     loss();
     for (int n = 0; n < N; n++)
         assert_near(f.a[n], n < 4 ? plain[n] * exp(0.1) : 0, 1e-15);
-    /* a bound that is met stays */
+    /* a weight at its bound stays */
     must_set(&f.algo, "algo.tis_level", "token");
     f.algo.tis = exp(f.old[0] - f.mu[0]), f.algo.tis_low = exp(f.old[5] - f.mu[5]);
     loss();
@@ -719,12 +720,12 @@ static void selection_takes_the_largest_covariances(void **state)
     f.weight[1] = 0; /* not in the loss: never selected */
     assert_int_equal(kg_policy_select(selected, &f.algo, &f.b, &err), KG_OK);
     assert_int_equal(selected[1], 0);
-    f.logp[2] = NAN; /* the mean of all is one, too */
+    f.logp[2] = NAN; /* then the mean is NaN, too */
     assert_int_equal(kg_policy_select(selected, &f.algo, &f.b, &err), KG_ENONFINITE);
     assert_non_null(strstr(err.message, "loss token 2"));
 }
 
-/* What clip-cov takes of N tokens, as bits. */
+/* The tokens that clip-cov selects, as bits. */
 static unsigned drawn(uint64_t seed, uint64_t draw)
 {
     struct kg_err err;
@@ -749,7 +750,7 @@ static void random_selection_draws_every_candidate_alike(void **state)
     must_set(&f.algo, "algo.cov_ratio", "1");
     must_set(&f.algo, "algo.cov_low", "-1e9");
     must_set(&f.algo, "algo.cov_high", "1e9");
-    unsigned all = drawn(1, 0); /* whoever is not clipped */
+    unsigned all = drawn(1, 0); /* every token that is not clipped */
 
     candidates = __builtin_popcount(all);
     assert_true(candidates > TAKEN && candidates <= N);
@@ -759,12 +760,12 @@ static void random_selection_draws_every_candidate_alike(void **state)
 
         assert_int_equal(__builtin_popcount(bits), TAKEN);
         assert_int_equal(bits & ~all, 0);
-        assert_int_equal(bits, drawn(1, (uint64_t)i)); /* the same again */
+        assert_int_equal(bits, drawn(1, (uint64_t)i)); /* repeatable */
         changes += bits != drawn(2, (uint64_t)i);
         for (int n = 0; n < N; n++)
             times[n] += bits >> n & 1;
     }
-    assert_true(changes > DRAWS / 4); /* the seed counts */
+    assert_true(changes > DRAWS / 4); /* the seed matters */
     f.b.select_draw = (uint64_t)1 << 56;
     assert_int_equal(kg_policy_select(&(uint8_t){0}, &f.algo, &f.b, &(struct kg_err){0}),
                      KG_EINVAL);
@@ -778,7 +779,7 @@ static void random_selection_draws_every_candidate_alike(void **state)
 }
 
 /* Tokens that each bound holds, by hand from the ratios of the fixture: 1.11 1.65 0.55
- * 4.48 0.90 0.67, the advantage negative on the third, fourth and sixth. */
+ * 4.48 0.90 0.67; the advantage is negative for the third, fourth and sixth. */
 struct counts {
     const char *surrogate;
     int64_t low, high, dual; /* the bound that holds */
@@ -811,8 +812,8 @@ static void the_tokens_that_a_bound_holds_are_counted(void **state)
     }
 }
 
-/* A token that the sampler all but never draws: its weight is cut at e^20 before the cap
- * of the user is looked at. */
+/* A token that the sampler almost never samples: its weight is clamped to e^20 before
+ * algo.tis applies. */
 static void a_weight_stays_a_number_whatever_its_cap(void **state)
 {
     double plain;
@@ -849,7 +850,7 @@ static void a_batch_without_tokens_has_no_loss(void **state)
     assert_true(loss() == 0 && f.g.metrics.tokens == 0);
 }
 
-/* With bounds of no width, every ratio of the sampling policy stands on both. */
+/* With bounds of width 0, a ratio of 1 is on both. */
 static void a_ratio_on_its_bound_is_not_cut(void **state)
 {
     static const char *const rows[] = {"ppo-clip", "cispo", "gspo", "rpg-rf-urkl"};

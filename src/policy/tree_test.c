@@ -1,7 +1,8 @@
-/* Every KL estimator x aggregation x filter over answers whose length is sampled: is the
- * expected gradient that of the exact KL? All batches of 2 answers are enumerated (of 4
- * where the bias is said to fade, and where dynamic sampling refills), under the policy
- * itself and under another sampler, and the answer must be what kg_policy_average says.
+/* Is the expected gradient of every KL estimator x aggregation x filter that of the exact
+ * KL, over completions whose length is sampled? All batches of 2 completions are
+ * enumerated (of 4 if the bias is claimed to fade, and if dynamic sampling refills),
+ * under the policy itself and under another sampler. The result must be what
+ * kg_policy_average says.
  */
 #include "policy/policy_internal.h"
 #include "policy/tree_testing.h"
@@ -19,7 +20,7 @@ struct trial {
     double weight[CONTEXTS];        /* expected weight of a context */
 };
 
-/* A batch: answers one after the other. */
+/* A batch: completions one after the other. */
 struct batch {
     int n, path[MOST], token[2 * MOST], context[2 * MOST];
     double probability;
@@ -66,7 +67,7 @@ static void add_token(struct batch *b, const struct trial *x, int path, int t)
 
 static double reward_of(int path) { return path == 2 || path == 3 || path == 6; }
 
-/* Groups of two: the filters' own conditions. */
+/* Marks what the filter drops from groups of two. */
 static void filter(struct batch *b, const struct trial *x)
 {
     for (int i = 0; i < b->n; i++) {
@@ -106,7 +107,7 @@ static void weigh(struct batch *b, const struct trial *x)
 
     if (kg_policy_weights(&w, &x->algo, &shape, &err) != KG_OK)
         fail_msg("%s", err.message);
-    memset(b->zero, 0, sizeof b->zero); /* the KL alone */
+    memset(b->zero, 0, sizeof b->zero); /* only the KL */
 }
 
 /* The gradient of the exact KL of the row's target in a context. */
@@ -168,13 +169,13 @@ static void run_batch(struct trial *x, int index, int n)
 /* ---- a combination ---- */
 
 /* Does dynamic sampling take another group after this one, batch number index of 2
- * answers? After two it stops in any case. */
+ * completions? After two it stops in any case. */
 static bool goes_on(int index)
 {
     return reward_of(index % PATHS) == reward_of(index / PATHS % PATHS);
 }
 
-/* Every batch of n answers, or every one that refilling leads to. */
+/* Every batch of n completions; with refilling, only those that it leads to. */
 static void all_batches(struct trial *x, int n)
 {
     int batches = 1;
@@ -186,7 +187,8 @@ static void all_batches(struct trial *x, int n)
             run_batch(x, i, n);
 }
 
-/* How far the expected gradient is from the exact one, over all batches of n answers. */
+/* How far the expected gradient is from the exact one, over all batches of n
+ * completions. */
 static double deviation(struct trial *x, int n)
 {
     double want[CONTEXTS][BRANCH];
@@ -221,7 +223,7 @@ static void prepare(struct trial *x, const struct kg_kl_row *kl, bool published,
     x->filter = which;
 }
 
-/* A row that is a KL against the sampling policy alone has its anchor there. */
+/* If a row is a KL to the sampling policy only, that policy is the anchor. */
 static void grow(struct trial *x, uint64_t seed, bool off_policy)
 {
     bool at_sampler = x->algo.kl->iterative;
@@ -289,7 +291,7 @@ static void every_combination_is_as_unbiased_as_it_is_said_to_be(void **state)
     }
 }
 
-/* Unless kl.after_filter says otherwise, the KL is that of all answers. */
+/* Without kl.after_filter, the KL is that of all completions, before filters. */
 static void the_kl_is_computed_before_the_filters(void **state)
 {
     (void)state;
