@@ -221,7 +221,7 @@ static const char *const test_archs[] = {
 /* the last six have experts: experts_test.c tests their bits and slopes */
 enum { TEST_ALL_ARCHS = sizeof test_archs / sizeof *test_archs };
 enum { TEST_ARCHS = TEST_ALL_ARCHS - 6 };
-/* so many of the first are also compared by schedule-free steps */
+/* the number of them that are also compared by schedule-free steps */
 enum { TEST_FREE_ARCHS = 3 };
 enum { TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
 

@@ -1,5 +1,5 @@
 /* Attention backward: against a plain double reference and finite differences, and bit
- * for bit against other instruction sets, numbers of threads and cuts of a sequence.
+ * for bit against other instruction sets, thread counts and divisions of a sequence.
  */
 #include "tensor/attention_testing.h"
 
@@ -45,7 +45,7 @@ static struct gradient backward(const struct problem *p, const struct answer *y,
     return backward_on(backend(), p, y, dout);
 }
 
-/* Of the softcap at a score. */
+/* The derivative of the softcap at the score of query i and key j. */
 static double slope_of(const struct problem *p, int s, int i, int j, int h)
 {
     int64_t row = p->seqs[s].row;
@@ -57,7 +57,7 @@ static double slope_of(const struct problem *p, int s, int i, int j, int h)
     return slope;
 }
 
-/* One query row's share of the gradients, in double; w: 2 for each key. */
+/* One query row's share of the gradients, in double; w: room for 2 values per key. */
 static void plain_backward_row(double *dq, double *dk, double *dv,
                                const struct problem *p, int s, int i, int h,
                                struct kg_mat dout, double *w)
@@ -201,7 +201,7 @@ static double distance(struct kg_mat a, struct kg_mat b)
     return sqrt(off / size);
 }
 
-/* Weights and their gradients are off by a 256th at most where they are rounded. */
+/* If weights and their gradients are rounded to bf16, they are off by at most 1/256. */
 static void compare_gradients(const struct problem *p, const struct gradient *a,
                               const struct gradient *b)
 {
@@ -214,7 +214,7 @@ static void compare_gradients(const struct problem *p, const struct gradient *a,
     assert_true(distance(a->dv, b->dv) < 0x1p-8);
 }
 
-/* Attention is made of the same chains everywhere, forward and backward. */
+/* All backends add the same chains, forward and backward. */
 static void gradients_agree_and_repeat_in_every_bit(void **state)
 {
     (void)state;
@@ -240,7 +240,8 @@ static void gradients_agree_and_repeat_in_every_bit(void **state)
     }
 }
 
-/* One thread walks pairs once, several may walk them twice: the bits must agree. */
+/* One thread visits pairs of query and key once, several threads may visit them twice:
+ * the bits must agree. */
 static void threads_change_no_bit_of_gradients(void **state)
 {
     (void)state;
@@ -265,7 +266,7 @@ static void threads_change_no_bit_of_gradients(void **state)
     omp_set_num_threads(before);
 }
 
-/* `got` has the rows of sequence s of `whole` in every bit. */
+/* Asserts that `got` equals the rows of sequence s of `whole`, bit for bit. */
 static void assert_part_equal(const struct problem *p, int s, struct kg_mat whole,
                               struct kg_mat got)
 {
@@ -273,8 +274,8 @@ static void assert_part_equal(const struct problem *p, int s, struct kg_mat whol
                         got.data, (size_t)got.rows * row_bytes(got));
 }
 
-/* Whether the sums of a group's heads have room apart or not, which depends on all
- * sequences together, no bit of one of them changes. */
+/* All sequences together decide whether the heads of a group have separate sums; the bits
+ * of one sequence must not depend on it. */
 static void neighbours_change_no_bit_of_gradients(void **state)
 {
     (void)state;
@@ -308,7 +309,7 @@ static void neighbours_change_no_bit_of_gradients(void **state)
     }
 }
 
-/* Sequence s continued at `step` quarters of its length: its last row at least. */
+/* Sequence s without its first `step` quarters; at least its last row is left. */
 static void continue_at(struct problem *p, int s, int step)
 {
     int32_t pos = p->lengths[s] * step / 4;
@@ -318,8 +319,9 @@ static void continue_at(struct problem *p, int s, int step)
     p->seqs[s].pos = pos;
 }
 
-/* A sequence without its first queries has the gradients that it has where nothing is
- * asked of these. A matrix instruction adds other rows together. */
+/* A sequence without its first queries has the gradients that it has if dout is 0 for
+ * these. (With a matrix instruction, other rows are added together: they are only
+ * close.) */
 static void continuations_have_the_gradients_of_the_whole(void **state)
 {
     (void)state;
@@ -356,7 +358,7 @@ static void keys_of_two_sequences_are_refused(void **state)
     struct kg_err err;
 
     p.seqs[2].keys = 64;
-    if (backend()->host_memory) { /* what lies elsewhere is not read before it is used */
+    if (backend()->host_memory) { /* other memory is not read before use */
         assert_int_equal(kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o,
                                              lse_of(&y, &a), &a, &err),
                          KG_ESHAPE);
@@ -374,7 +376,7 @@ static void rows_of_no_sequence_get_zero(void **state)
     struct problem p = problem_of(1, 0);
     struct answer y = whole(&p);
     struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
-    p.n_seqs = 2; /* the third sequence's 65 rows are nobody's now */
+    p.n_seqs = 2; /* the third sequence's rows are in no sequence now */
     struct gradient g = backward(&p, &y, dout);
     for (int64_t r = 65; r < p.n; r++) {
         for (int64_t c = 0; c < p.q.cols; c++)
@@ -388,7 +390,7 @@ static void rows_of_no_sequence_get_zero(void **state)
     problem_release(&p);
 }
 
-/* What a thread without scratch calls, and what it is told. */
+/* The call of a new thread, which has no scratch, and its status. */
 struct call {
     const struct problem *p;
     const struct answer *y;
@@ -404,7 +406,7 @@ static void *call_on_a_new_thread(void *arg)
     struct call *c = arg;
     const struct kg_attn a = attn_of(c->p);
     struct kg_err err;
-    omp_set_num_threads(1); /* others would end some time after this one */
+    omp_set_num_threads(1); /* threads of a team could end after this one */
     kg_mem_fail_at(c->fail_at);
     c->status = c->backward
                     ? kg_op_attention_bwd(backend(), c->g->dq, c->g->dk, c->g->dv,
@@ -414,8 +416,8 @@ static void *call_on_a_new_thread(void *arg)
     return NULL;
 }
 
-/* Every allocation in turn fails, those of a thread's scratch too: a status, and nothing
- * is kept after the thread. */
+/* Each allocation fails in turn, those of a thread's scratch too: the call returns a
+ * status, and no memory outlives the thread. */
 static void failing_allocations_are_a_status(void **state)
 {
     (void)state;
@@ -452,7 +454,7 @@ int main(void)
         cmocka_unit_test(rows_of_no_sequence_get_zero),
         cmocka_unit_test(failing_allocations_are_a_status),
     };
-    /* kernels by values: an order of threads has no say in them */
+    /* tests of values: the order of a kernel's threads does not matter */
     const struct CMUnitTest once[] = {
         cmocka_unit_test(backward_matches_plain_version),
         cmocka_unit_test(neighbours_change_no_bit_of_gradients),

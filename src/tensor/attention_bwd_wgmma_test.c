@@ -25,14 +25,14 @@ static void gradient_release(struct gradient *g)
     buffer_free(g->dv.data);
 }
 
-/* A problem with the output of its forward. */
+/* A problem and the output of its forward. */
 struct given {
     struct kg_attn a;
     struct kg_mat dout, o;
     struct kg_vec lse;
 };
 
-/* returns the products of four warps; four: whether some are expected */
+/* returns the number of four-warp products; four: whether any are expected */
 static int64_t go_back(struct gradient *to, const struct given *g, bool four)
 {
     const int64_t before = products();
@@ -48,7 +48,7 @@ static int64_t go_back(struct gradient *to, const struct given *g, bool four)
     return products() - before;
 }
 
-/* By the kernels of one warp. */
+/* The gradients by the kernels of one warp. */
 static struct gradient plain(const struct given *g)
 {
     struct gradient to = gradient_init(&g->a);
@@ -90,7 +90,7 @@ static void both_agree(const struct given *g)
     gradient_release(&got);
 }
 
-/* On a device, longer sequences and some more heads, which its multiprocessors want. */
+/* On a device, sequences are longer and heads more, to occupy its multiprocessors. */
 static void fill(struct problem *p)
 {
     for (int s = 0; s < p->n_seqs; s++)
@@ -141,7 +141,7 @@ static void sequences_of_any_length(void **state)
                                    .n_seqs = 1, .lengths = {lengths[i]}});
 }
 
-/* Odd heads, of which lse and D are the second of a pair; heads of a group in turn. */
+/* Odd heads, whose lse and D are the second of a pair; heads of a group one by one. */
 static void groups_of_any_size(void **state)
 {
     static const int groups[] = {1, 2, 3, 7};
@@ -172,8 +172,8 @@ static void a_long_sequence_goes_around_the_places(void **state)
 }
 
 /* ---- continued sequences ---- */
-/* Rows from a position on, whose chains begin there: within a block of keys that is the
- * first or the second of a pair, or at its start. */
+/* Rows begin at a position, and their chains with them: at the start of a block of keys,
+ * or within the first or the second block of a pair. */
 static void rows_begin_anywhere(void **state)
 {
     static const int from[] = {1, 15, 63, 64, 65, 127, 128, 130, 200};
@@ -196,7 +196,7 @@ static void rows_begin_anywhere(void **state)
     }
 }
 
-/* ---- what is no number, and odd places ---- */
+/* ---- NaN, infinity, and unaligned operands ---- */
 static void spoil(struct kg_mat m, int64_t from, int64_t end)
 {
     for (int64_t r = from; r < end; r++)
@@ -204,7 +204,8 @@ static void spoil(struct kg_mat m, int64_t from, int64_t end)
             set(m, r, c, c % 2 ? NAN : INFINITY);
 }
 
-/* Rows of no sequence and of the next one, which come with the last of a sequence. */
+/* NaN and infinity in rows of no sequence or of the next one, which are loaded together
+ * with the last rows of a sequence. */
 static void other_rows_that_are_no_numbers_change_nothing(void **state)
 {
     (void)state;
@@ -240,7 +241,7 @@ static void other_rows_that_are_no_numbers_change_nothing(void **state)
     }
 }
 
-/* m with rows at odd places. */
+/* A copy of m with unaligned rows. */
 static struct kg_mat moved(struct kg_mat m, int by)
 {
     struct kg_mat to = matrix(m.dtype, m.rows, m.cols + by);
@@ -252,8 +253,8 @@ static struct kg_mat moved(struct kg_mat m, int by)
     return to;
 }
 
-/* What has no boxes is the other kernels'. So is a gradient whose rows begin at odd
- * places, of both kernels only the one that writes it. */
+/* Other kernels take operands that are too unaligned for boxes (TMA). If only a gradient
+ * is unaligned, they replace only the kernel that writes it. */
 static void operands_of_any_place(void **state)
 {
     struct problem p = {KG_BF16,  .heads = 2,  .kv_heads = 1,
@@ -304,8 +305,8 @@ static void dout_of_fp32(void **state)
     release(&g, &out, &p);
 }
 
-/* What only other kernels compute, and sequences that are too short (on a device they are
- * long, and both must agree all the same). */
+/* Windows and softcaps, which only other kernels compute, and sequences that are too
+ * short. (On a device they are long, and both must agree all the same.) */
 static void windows_softcaps_and_short_sequences_are_of_other_kernels(void **state)
 {
     (void)state;
@@ -332,7 +333,8 @@ static void windows_softcaps_and_short_sequences_are_of_other_kernels(void **sta
     }
 }
 
-/* On a device that says otherwise, kernels of one warp are compared with themselves. */
+/* If a device does not use wgmma, these tests compare one-warp kernels with
+ * themselves. */
 static void the_backend_says_who_computes_it(void **state)
 {
     char text[320];
@@ -348,7 +350,7 @@ static void the_backend_says_who_computes_it(void **state)
 
 int main(void)
 {
-    /* by values: an order of threads has no say in them */
+    /* tests of values: the order of a kernel's threads does not matter */
     const struct CMUnitTest once[] = {
         cmocka_unit_test(sequences_of_any_length),
         cmocka_unit_test(a_long_sequence_goes_around_the_places),

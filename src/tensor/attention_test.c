@@ -46,8 +46,8 @@ static void matches_plain_version(void **state)
     }
 }
 
-/* ---- the same bits however the work is cut ---- */
-/* Rows [first, first+n) of sequence 0 alone. */
+/* ---- the same bits however the work is divided ---- */
+/* Computes rows [first, first+n) of sequence 0 alone. */
 static void check_chunk(const struct problem *p, const struct answer *full, int first,
                         int n)
 {
@@ -83,8 +83,8 @@ static void chunks_have_the_bits_of_the_whole(void **state)
     }
 }
 
-/* One row at a time, and some about it, from a sequence that is longer than what is
- * summed at once. */
+/* One row at a time, and one chunk, of a sequence that is longer than what is summed at
+ * once. */
 static void decoding_has_the_bits_of_the_whole(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void decoding_has_the_bits_of_the_whole(void **state)
 }
 
 /* ---- rows alone ---- */
-/* Rows at n positions of sequence 0, each as a sequence of its own. */
+/* Computes the rows at n positions of sequence 0, each as its own sequence. */
 static struct answer alone(const struct problem *p, const int *pos, int n)
 {
     struct kg_attn a = attn_of(p);
@@ -129,7 +129,7 @@ static struct answer alone(const struct problem *p, const int *pos, int n)
     return out;
 }
 
-/* Rows pos - 1 and pos of sequence 0, as a prompt's. */
+/* Computes rows pos - 1 and pos of sequence 0, as of a prompt. */
 static struct answer beside_another(const struct problem *p, int pos)
 {
     const struct kg_attn_seq seq = {.row = 0, .n_rows = 2, .pos = pos - 1};
@@ -143,7 +143,7 @@ static struct answer beside_another(const struct problem *p, int pos)
     return out;
 }
 
-/* The same bits; of what is no number, any of it. */
+/* Asserts equal bits; any NaN equals any other. */
 static void assert_row_equal(const struct problem *p, const struct answer *a, int64_t ra,
                              const struct answer *b, int64_t rb, const char *which)
 {
@@ -162,7 +162,7 @@ static void assert_row_equal(const struct problem *p, const struct answer *a, in
     }
 }
 
-/* n of the positions at a time, with every bound on the keys. */
+/* Computes n of the positions at a time, with every bound on the number of keys. */
 static void check_alone(struct problem *p, const struct answer *expected, const int *pos,
                         int n_pos, int n)
 {
@@ -182,8 +182,8 @@ static void check_alone(struct problem *p, const struct answer *expected, const 
         }
 }
 
-/* Their parts are shared by several warps and, as few rows have a device for themselves,
- * blocks. */
+/* The parts of a long row are shared by several warps and, if rows are few, by several
+ * blocks of threads. */
 static void long_rows_have_the_bits_of_prompts(void **state)
 {
     static const int pos[] = {4159, 255, 256, 4095, 1023, 4096};
@@ -234,7 +234,8 @@ static void infinite_values_are_alike_in_every_row(void **state)
         }
 }
 
-/* Only where it pays is a row split, which takes another launch. */
+/* A row is split, at the cost of a launch, only if it may have many keys and rows are
+ * few. */
 static void a_row_is_split_where_it_may_have_many_keys(void **state)
 {
     static const struct {
@@ -258,7 +259,8 @@ static void a_row_is_split_where_it_may_have_many_keys(void **state)
     problem_release(&p);
 }
 
-/* Whatever memory there is for their sums: refused once, they are not asked for again. */
+/* If the memory for the sums of a split is refused once, it is not requested again, even
+ * if there is some. */
 static void a_row_is_not_split_without_memory(void **state)
 {
     static const struct {
@@ -292,7 +294,7 @@ static void a_row_is_not_split_without_memory(void **state)
     problem_release(&p);
 }
 
-/* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
+/* Keys of every sequence in shuffled blocks of a pool whose other rows are NaN. */
 struct pages {
     struct kg_mat k;
     struct kg_mat v;
@@ -354,8 +356,8 @@ static void paged_keys_have_the_bits_of_contiguous_keys(void **state)
 /* ---- decoding in batches ---- */
 enum { BATCH = 64, PAGES = 3, POOL = BATCH * PAGES * KG_KV_BLOCK };
 
-/* Rows of sequence s at position 37 s % 150 of keys in pages of its own, of a pool that
- * is NaN elsewhere. */
+/* Fills the pool: sequence s has 37 s % 150 + 1 rows, in its own blocks; all other rows
+ * are NaN. */
 static void fill_pool(struct kg_mat pool, const int32_t (*table)[PAGES])
 {
     for (int64_t i = 0; i < pool.rows * pool.cols; i++)
@@ -367,7 +369,8 @@ static void fill_pool(struct kg_mat pool, const int32_t (*table)[PAGES])
                     uniform());
 }
 
-/* Row i is of sequence i or, backwards, of the i-th last of n; some have none. */
+/* Row i is of sequence i or, backwards, of sequence n - 1 - i; some sequences have no
+ * row. */
 static struct answer decode(const struct problem *p, const int32_t *table, int n,
                             bool backwards)
 {
@@ -402,7 +405,7 @@ static void a_row_has_its_bits_in_every_batch(void **state)
     struct answer all, some;
 
     random_state = 5;
-    for (int i = 0; i < BATCH * PAGES; i++) /* 37 and the number of pages are coprime */
+    for (int i = 0; i < BATCH * PAGES; i++) /* 37 and the number of blocks are coprime */
         table[i / PAGES][i % PAGES] = i * 37 % (BATCH * PAGES);
     p.q = random_matrix(p.dtype, BATCH, 6 * 64, 2.0);
     p.k = matrix(p.dtype, POOL, 2 * 64);
@@ -448,7 +451,7 @@ static void neighbours_in_the_batch_change_no_bit(void **state)
     problem_release(&p);
 }
 
-/* Later keys and values become NaN: earlier rows must not notice. */
+/* Later keys and values become NaN: earlier rows must not change. */
 static void masked_keys_never_contribute(void **state)
 {
     (void)state;
@@ -469,7 +472,7 @@ static void masked_keys_never_contribute(void **state)
     }
 }
 
-/* Every `step`th row of p a sequence of its own, at the last position of its keys. */
+/* Makes every `step`th row of p a sequence at the last position of its keys. */
 static struct kg_attn_seq *last_queries(int32_t *n, const struct problem *p, int step)
 {
     struct kg_attn_seq *seqs = buffer_of(p->n, sizeof *seqs);
@@ -483,7 +486,7 @@ static struct kg_attn_seq *last_queries(int32_t *n, const struct problem *p, int
     return seqs;
 }
 
-/* Both ways every query is the last one of its sequence, bit for bit. */
+/* With both_ways, every query has the bits of the last query of its sequence. */
 static void both_ways_each_query_sees_all(void **state)
 {
     (void)state;
@@ -510,7 +513,7 @@ static void both_ways_each_query_sees_all(void **state)
     }
 }
 
-/* Keys and values become NaN: rows whose window has passed them must not notice. */
+/* Keys and values become NaN: rows whose window has passed them must not change. */
 static void keys_before_a_window_never_contribute(void **state)
 {
     (void)state;
@@ -579,8 +582,8 @@ static void an_enclosing_region_changes_no_bit(void **state)
     problem_release(&p);
 }
 
-/* The same bits, or, where weights are rounded to bf16, those off by a 256th of values
- * that are 1 at most, and each output once more by a 256th. */
+/* Equal bits; or, if weights are rounded to bf16, they are off by 1/256 of values that
+ * are 1 at most, and each of the two outputs by another 1/256. */
 static void compare_definitions(const struct problem *p, const struct answer *a,
                                 const struct answer *b)
 {
@@ -599,7 +602,7 @@ static void compare_definitions(const struct problem *p, const struct answer *a,
         }
 }
 
-/* Attention is made of lanes alone, so even bf16 agrees between instruction sets. */
+/* Attention adds within SIMD lanes, so even bf16 agrees between instruction sets. */
 static void instruction_sets_agree_in_every_bit(void **state)
 {
     (void)state;
@@ -638,7 +641,7 @@ int main(void)
         cmocka_unit_test(an_enclosing_region_changes_no_bit),
         cmocka_unit_test(instruction_sets_agree_in_every_bit),
     };
-    /* kernels by values: an order of threads has no say in them */
+    /* tests of values: the order of a kernel's threads does not matter */
     const struct CMUnitTest once[] = {
         cmocka_unit_test(matches_plain_version),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),

@@ -16,7 +16,7 @@
 
 enum { MAX_SEQS = 8 };
 
-/* Whole sequences lying one after the other. */
+/* Whole sequences, one after the other. */
 struct problem {
     enum kg_dtype dtype;
     int heads;
@@ -146,7 +146,7 @@ static inline int first_key(const struct problem *p, int i)
     return p->window > 0 && i >= p->window ? i - p->window + 1 : 0;
 }
 
-/* A score, capped where the problem has a softcap, and *slope. */
+/* A score, capped if the problem has a softcap; *slope: the derivative of the cap. */
 static inline double capped(const struct problem *p, double s, double *slope)
 {
     double t = p->softcap > 0 ? tanh(s / (double)p->softcap) : 0.0;
@@ -154,7 +154,7 @@ static inline double capped(const struct problem *p, double s, double *slope)
     return p->softcap > 0 ? (double)p->softcap * t : s;
 }
 
-/* p[0..i] of query i of a sequence;   returns lse */
+/* w[0..i] <- the weights of query i of sequence s.   returns lse */
 static inline double plain_weights(double *w, const struct problem *p, int s, int i,
                                    int h)
 {
@@ -200,11 +200,11 @@ static const struct problem shapes[] = {
 };
 enum {
     N_SHAPES = sizeof shapes / sizeof shapes[0],
-    FIRST_SHAPE = SANITIZED ? 2 : 0, /* some of each kind there */
+    FIRST_SHAPE = SANITIZED ? 2 : 0, /* some of each kind */
     NEXT_SHAPE = SANITIZED ? 3 : 1
 };
 
-/* Of a shape, or of one sequence of `length` > 0 tokens. */
+/* A problem of this shape; if length > 0, with one sequence of that length. */
 static inline struct problem problem_of(int shape, int length)
 {
     struct problem p = shapes[shape];
@@ -223,8 +223,8 @@ static inline bool other_definition(const struct problem *p)
     return by_kernels() && p->dtype == KG_BF16 && (p->hd == 64 || p->hd == 128);
 }
 
-/* The i-th instruction set to compare with: all of the CPU's but the backend's own; just
- * one for kernels. */
+/* The i-th instruction set to compare with: on the CPU, all but the backend's own; for
+ * kernels, just one. */
 static inline const struct kg_backend *other_set(int i)
 {
     return kg_backend_cpu_variant(!by_kernels() ? i + 1 : i == 0 ? 0 : 99);

@@ -1,11 +1,11 @@
-/* Attention of many rows by wgmma: the bits that the same rows have in sequences so short
- * that other kernels compute them, with a few rows each, or one as in decoding.
+/* Attention of many rows by wgmma has the bits that the same rows have in sequences so
+ * short that other kernels compute them: of a few rows, or of one as in decoding.
  */
 #include "tensor/attention_testing.h"
 
 static int64_t products(void) { return emulated() ? kg_emu_products() : 0; }
 
-/* Sequences of `most` rows each. */
+/* Divides the sequences of a into sequences of at most `most` rows. */
 static struct kg_attn_seq *cut(int32_t *n, const struct kg_attn *a, int most)
 {
     struct kg_attn_seq *seqs = buffer_of(a->q.rows, sizeof *seqs);
@@ -25,7 +25,7 @@ static struct kg_attn_seq *cut(int32_t *n, const struct kg_attn *a, int most)
     return seqs;
 }
 
-/* Output of the rows that are in a sequence; what others have is no number. */
+/* The output of rows that are in a sequence; NaN for other rows. */
 static struct answer attended(const struct problem *p, const struct kg_attn *a, bool four)
 {
     struct answer out = answer_init(p, a->q.rows);
@@ -57,7 +57,8 @@ static void agrees(const struct problem *p, const struct kg_attn *a,
     answer_release(&other);
 }
 
-/* Half a pair of tiles of a KV head at most, and few sequences row by row. */
+/* Compares with sequences of half a pair of tiles of a KV head at most and, if rows are
+ * few, with single rows. */
 static void both_agree(const struct problem *p, const struct kg_attn *a)
 {
     struct answer four = attended(p, a, true);
@@ -68,7 +69,8 @@ static void both_agree(const struct problem *p, const struct kg_attn *a)
     answer_release(&four);
 }
 
-/* On a device of more multiprocessors more heads make as many pairs of tiles. */
+/* A device has more multiprocessors, so it takes more heads to make enough pairs of
+ * tiles. */
 static void fill(struct problem *p)
 {
     p->heads *= on_device() ? 48 : 1;
@@ -86,8 +88,8 @@ static void check(struct problem p)
 }
 
 /* ---- tiles ---- */
-/* A tile's rows, pairs of tiles, and blocks of keys end before, at and after the last
- * token; parts of the softmax too. */
+/* Tiles, pairs of tiles, blocks of keys and parts of the softmax end before, at and after
+ * the last token. */
 static void sequences_of_any_length(void **state)
 {
     static const int lengths[] = {128, 129, 191, 192, 193, 255, 256, 257, 300, 320, 321};
@@ -151,7 +153,7 @@ static void chunks_begin_anywhere(void **state)
     }
 }
 
-/* Blocks of a pool in reverse, whose other rows are no numbers. */
+/* Blocks of a pool in reverse order; the other rows of the pool are NaN. */
 static void blocks_lie_anywhere(void **state)
 {
     enum { LENGTH = 280, BLOCKS = (LENGTH + KG_KV_BLOCK - 1) / KG_KV_BLOCK };
@@ -191,9 +193,9 @@ static void blocks_lie_anywhere(void **state)
     }
 }
 
-/* ---- what is no number, and odd places ---- */
-/* In a first, a middle and a last block, of keys and of values; rows that do not see them
- * have numbers. */
+/* ---- NaN, infinity, and unaligned operands ---- */
+/* NaN and infinities in a first, a middle and a last block of keys or values: rows that
+ * do not see them stay finite. */
 static void no_numbers_stay_with_rows_that_see_them(void **state)
 {
     static const int at[] = {5, 100, 170, 199};
@@ -222,7 +224,7 @@ static void no_numbers_stay_with_rows_that_see_them(void **state)
         }
 }
 
-/* m with rows at odd places. */
+/* A copy of m with unaligned rows. */
 static struct kg_mat moved(struct kg_mat m)
 {
     struct kg_mat to = matrix(m.dtype, m.rows, m.cols + 3);
@@ -234,8 +236,8 @@ static struct kg_mat moved(struct kg_mat m)
     return to;
 }
 
-/* Outputs whose columns do not move as two; queries, keys and values that have no boxes
- * are the other kernel's. */
+/* Outputs whose columns cannot be stored in pairs; queries, keys and values too unaligned
+ * for boxes (TMA), which the other kernel takes. */
 static void operands_of_any_place(void **state)
 {
     struct problem p = {KG_BF16,  .heads = 2,  .kv_heads = 1,
@@ -285,7 +287,7 @@ static void the_backend_says_who_computes_it(void **state)
 
 int main(void)
 {
-    /* by values: an order of threads has no say in them */
+    /* tests of values: the order of a kernel's threads does not matter */
     const struct CMUnitTest once[] = {
         cmocka_unit_test(sequences_of_any_length),
         cmocka_unit_test(a_long_sequence_has_several_parts),

@@ -23,7 +23,7 @@ static void an_unknown_backend_lists_the_valid_ones(void **state)
     assert_string_equal(be->name, "cpu");
 }
 
-/* Several of the stretches that threads share, and a part of one. */
+/* Several of the ranges that threads share, and a part of one. */
 enum { BYTES = (3 << 20) + 1001 };
 
 static void buffers_are_zero_and_hold_what_is_put_there(void **state)
@@ -114,7 +114,7 @@ static bool dies_of_reading(const char *p, size_t i)
 
     assert_true(child >= 0);
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL); /* a sanitizer would report it */
+        signal(SIGSEGV, SIG_DFL); /* instead of a sanitizer's handler */
         (void)((const volatile char *)p)[i];
         _exit(0);
     }
@@ -170,7 +170,7 @@ static void memory_that_is_not_far_and_other_threads_are_refused(void **state)
     kg_buf_free(be, p);
 }
 
-/* What there is is a number of tests'. */
+/* KEDGE_TEST_MEMORY is the size of the device's memory. */
 static void a_device_that_is_full_says_how_much_it_has(void **state)
 {
     const struct kg_backend *be;

@@ -1,5 +1,5 @@
-/* Where kedge looks for cuBLASLt, and in which order: in a process of its own, whose
- * environment the test sets, on emulated kernels. */
+/* Where kedge looks for cuBLASLt, and in which order: tested on emulated kernels in a
+ * separate process, whose environment the test sets. */
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/str.h"
@@ -11,8 +11,8 @@
 
 #define WHEEL "venv/lib/python3.12/site-packages/nvidia/cu13/lib"
 
-/* What a process finds that is started so: its environment and where CUDA is are the
- * test's. A file, as the program that runs it is this one. */
+/* Runs in the separate process, with the test's environment and CUDA folder: writes what
+ * the process finds to `file`. */
 static int find_and_say(const char *root, const char *file)
 {
     const struct kg_backend *be;
@@ -28,7 +28,7 @@ static int find_and_say(const char *root, const char *file)
     return kg_file_write_atomic(file, text, strlen(text), &err) != KG_OK;
 }
 
-/* The loader of this program. */
+/* *path <- the dynamic loader of this program. */
 static int find_loader(struct dl_phdr_info *program, size_t bytes, void *path)
 {
     (void)bytes;
@@ -36,7 +36,7 @@ static int find_loader(struct dl_phdr_info *program, size_t bytes, void *path)
         if (program->dlpi_phdr[i].p_type == PT_INTERP)
             *(const char **)path = (const char *)(program->dlpi_addr +
                                                   program->dlpi_phdr[i].p_vaddr);
-    return 1; /* the program is the first */
+    return 1; /* stop: the program is the first entry */
 }
 
 static _Noreturn void start_anew(void)
@@ -53,8 +53,8 @@ static _Noreturn void start_anew(void)
     _exit(127);
 }
 
-/* said <- what is found with those folders, and not with what this machine's loader has
- * learned.   skips where programs do not start without that */
+/* said <- what is found in the test's folders, without the loader's cache of this
+ * machine.   skips if programs do not start without the cache */
 static void search(struct kg_str *said)
 {
     pid_t child = fork();
@@ -85,7 +85,7 @@ static void finds(const char *path)
     kg_str_release(&said);
 }
 
-/* Beside the compiler's CUDA, as the loader finds it, among Python's packages. */
+/* The places, in order: the compiler's CUDA, the loader's path, Python's packages. */
 static void the_first_place_that_has_it_is_taken(void **state)
 {
     static const char *const places[] = {"cuda/lib64", "cuda/lib", "loader", WHEEL};
@@ -103,7 +103,7 @@ static void the_first_place_that_has_it_is_taken(void **state)
     }
 }
 
-/* In order; what this machine's Python has is not the test's. */
+/* Places are listed in order. Those of this machine's Python, which follow, vary. */
 static void all_places_are_listed(void **state)
 {
     struct kg_str said = {0};

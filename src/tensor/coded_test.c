@@ -15,7 +15,7 @@ static struct kg_err err;
 static const char *const types[] = {"Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* A scale at one of two places of a block: any finite fp16, of any sign and size. */
+/* Writes a scale: any finite fp16, of any sign and size. */
 static void set_half(unsigned char *at)
 {
     const uint16_t nasty[] = {0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x7bff, 0xfbff};
@@ -35,7 +35,7 @@ static void random_block(const struct kg_quant *q, unsigned char *block)
         set_half(block + 2);
 }
 
-/* The same matrix as blocks, as panels of codes and as panels of bf16 of a backend. */
+/* One matrix as panels of codes, as panels of bf16, and as rows. */
 struct both {
     struct kg_mat coded, plain;
     struct kg_mat rows; /* bf16, as a reader of blocks rounds it */
@@ -75,7 +75,7 @@ static void both_release(struct both *b, const struct kg_backend *be)
 }
 
 /* ---- one operation on both ---- */
-/* What an operation does with a weight; out, b: activations and room for the result. */
+/* An operation with a weight. x: activations; out: room for the result. */
 struct op {
     const char *name;
     void (*run)(const struct kg_backend *be, struct kg_mat out, struct kg_mat weight,
@@ -101,7 +101,7 @@ static void forward(const struct kg_backend *be, struct kg_mat out, struct kg_ma
                       &err));
 }
 
-/* Added to what is there, of some rows from the second panel on. */
+/* Accumulates, with the weight's rows from the second panel on. */
 static void added(const struct kg_backend *be, struct kg_mat out, struct kg_mat weight,
                   struct kg_mat x, enum kg_dtype to)
 {
@@ -121,7 +121,7 @@ static void backward(const struct kg_backend *be, struct kg_mat out, struct kg_m
                       &err));
 }
 
-/* Beside an adapter of rank 5, which is of elements. */
+/* With an adapter of rank 5, whose factors are bf16. */
 static void adapted(const struct kg_backend *be, struct kg_mat out, struct kg_mat weight,
                     struct kg_mat x, enum kg_dtype to, enum kg_matmul_kind kind)
 {
@@ -150,7 +150,7 @@ static void backward_adapted(const struct kg_backend *be, struct kg_mat out,
     adapted(be, out, weight, x, to, KG_MATMUL_NN);
 }
 
-/* Three at once. */
+/* Three products at once. */
 static void shared(const struct kg_backend *be, struct kg_mat out, struct kg_mat weight,
                    struct kg_mat x, enum kg_dtype to)
 {
@@ -191,7 +191,7 @@ static void read_one_by_one(const struct kg_backend *be, struct kg_mat out,
     kg_mat_read(out.data, weight, 3, weight.rows * weight.cols - 3);
 }
 
-/* Two experts' on two halves of the rows, of matrices at the same place. */
+/* Two experts with the same matrix, on a third and on two thirds of the rows. */
 static void of_experts(const struct kg_backend *be, struct kg_mat out,
                        struct kg_mat weight, struct kg_mat x, enum kg_dtype to)
 {
@@ -267,7 +267,7 @@ static void equal_on(const struct kg_backend *be, const struct op *op,
     kg_mem_free(got.data);
 }
 
-/* Values of every size; of a weight's scale nothing is small. */
+/* Values of many magnitudes. */
 static struct kg_mat activations(int64_t rows, int64_t cols)
 {
     enum { ADAPTERS = 5 }; /* rows that follow */
@@ -322,7 +322,7 @@ static void threads_change_no_bit(void **state)
     omp_set_num_threads(1);
 }
 
-/* Columns that are blocks of 32 and none of 256. */
+/* Numbers of columns that are multiples of 32 but not of 256. */
 static void rows_need_no_more_than_whole_blocks(void **state)
 {
     (void)state;
@@ -332,7 +332,7 @@ static void rows_need_no_more_than_whole_blocks(void **state)
             all_equal(kg_backend_cpu_variant(0), types[t], 33, k, 5);
 }
 
-/* Of tile registers, which this machine may not have: elements in their order. */
+/* The layout of tile registers, which this machine may not have: elements in order. */
 static void panels_in_order_hold_the_same_elements(void **state)
 {
     struct kg_backend be = *kg_backend_cpu_variant(0);

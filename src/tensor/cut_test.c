@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Of each instruction set: panels of a tile as threads share them out. */
+/* Panels of a unit that threads share out, for each instruction set. */
 static const int64_t unit_panels[] = {2, 3};
 static const int64_t rows[] = {1, 3, 8, 16, 17, 64, 100, 512, 2048, 8192};
 static const int64_t widths[] = {64, 896, 1536, 4864, 4870, 8960, 151936};
@@ -19,7 +19,7 @@ enum {
     MOST_THREADS = 64,
     MOST_ROWS = 256, /* of a block */
     MOST_PANELS = 16,
-    /* rows times panels that a thread has at least where a matrix is large enough */
+    /* a matrix is large if threads have at least so many rows times panels */
     LARGE = 4096
 };
 
@@ -31,8 +31,8 @@ static struct kg_tiling cut_of(int64_t n, int64_t width, int64_t unit, int64_t t
     return c;
 }
 
-/* Rows times panels of the thread that has most, where each takes the next block as soon
- * as it has none. */
+/* Rows times panels of the thread that has most, if each thread takes the next block as
+ * soon as it is idle. */
 static int64_t most_work(const struct kg_tiling *c, int64_t threads)
 {
     int64_t work[MOST_THREADS] = {0}, most = 0;
@@ -100,7 +100,7 @@ static void each_is_seen_once(int64_t n, int64_t panels, int64_t threads)
         assert_int_equal(seen[i / panels][i % panels], 1);
 }
 
-/* Also where tiles want whole squares of rows. */
+/* Also if units have 32 rows. */
 static void every_output_is_in_one_block(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void every_output_is_in_one_block(void **state)
                 each_is_seen_once(n, panels, threads);
 }
 
-/* Threads write no line of memory together: blocks begin where a unit does. */
+/* No two threads write to one cache line: blocks begin where a unit does. */
 static void blocks_begin_with_whole_units(void **state)
 {
     (void)state;

@@ -10,8 +10,8 @@
 
 static const struct kg_backend *be;
 
-/* A library in dir/NAME/ from text in front of a header's names.   skips where there is
- * no compiler */
+/* Builds a library in dir/NAME/ from C text that uses the names of library.h.   skips
+ * without a compiler */
 static void make_library(const char *name, const char *text)
 {
     char line[1024];
@@ -90,7 +90,7 @@ static void a_library_without_the_name_is_refused(void **state)
     refuses("empty", KG_EFORMAT, "found one without the symbol kg_backend_cuda_about");
 }
 
-/* None of its code runs: it would end the test. */
+/* The library's open() must not run: it would end the test. */
 static void a_library_of_another_build_is_refused(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void what_the_library_says_is_passed_on(void **state)
     refuses("refusing", KG_EDEVICE, "cuda: no driver");
 }
 
-/* A table with two slots, of which the memory door is asked for one. */
+/* A table with two slots, which call the host's functions. */
 static void an_operation_that_is_not_there_is_refused_by_name(void **state)
 {
     float x[8] = {0};
@@ -170,7 +170,7 @@ static void names_of_no_device_are_refused(void **state)
     }
 }
 
-/* Before anything is looked for. */
+/* Refused before any library is looked for. */
 static void what_has_no_effect_is_refused(void **state)
 {
     static const struct {
@@ -212,7 +212,7 @@ static void products_are_cublas_by_default_where_plans_share_bits(void **state)
         assert_int_equal(kg_cuda_products_auto(others[i]), KG_CUDA_OWN);
 }
 
-/* Whatever this machine has: a backend, and a line. */
+/* Whatever this machine has, `auto` opens a backend and describes it in one line. */
 static void auto_always_finds_one(void **state)
 {
     struct kg_str text = {0};

@@ -54,7 +54,7 @@ static void rounding_to_bf16_is_to_nearest_even(void **state)
     assert_int_equal(kg_f32_to_bf16(-0.0f), 0x8000);
 }
 
-/* Over all draws the mean is the value, to the last bit of a double. */
+/* The mean over all 65,536 draws is the value, exactly. */
 static void drawn_rounding_has_the_value_as_its_mean(void **state)
 {
     static const float values[] = {1.0f,           1 + 0x1p-23f, -0x1.234566p5f,

@@ -1,7 +1,7 @@
 /* Operations of experts against plain double versions: routes with ties, products by
- * expert, weighted sums, and the gradient of a layer of all of them against finite
- * differences. Bits do not depend on threads, instruction set or other tokens, also with
- * a device's kernels, whose products are exact or by the matrix instruction.
+ * expert, weighted sums, and the gradient of a whole layer against finite differences.
+ * Bits do not depend on threads, instruction set or other tokens, also with device
+ * kernels, exact or by the matrix instruction.
  */
 #include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <omp.h>
 
-/* Enough that threads are woken. */
+/* Enough work to start threads. */
 enum { N = 67, D = 40, F = 24, E = 11, K = 3, R = N * K };
 
 static struct kg_err err;
@@ -113,7 +113,8 @@ static void ties_go_to_the_smaller_index(void **state)
     route_free(&r);
 }
 
-/* The experts of an earlier forward, weighed by the present one; its own change nothing.
+/* Given experts are used with the present weights; to give the experts that would be
+ * chosen changes nothing.
  */
 static void given_experts_are_taken(void **state)
 {
@@ -153,7 +154,7 @@ static void given_experts_are_taken(void **state)
     route_free(&r);
 }
 
-/* Many experts, of which a token has many; and tokens that none has. */
+/* Routes have the CPU's bits, also with many experts, many per token, and no tokens. */
 static void check_route_bits(int64_t n, int32_t experts, int32_t k)
 {
     const struct kg_backend *be = backend(), *cpu = kg_backend_cpu_variant(0);
@@ -187,7 +188,7 @@ static void routes_have_the_bits_of_the_cpu(void **state)
 }
 
 /* ---- products ---- */
-struct stack { /* E matrices behind each other */
+struct stack { /* E matrices, one after the other */
     struct kg_mat first;
     int64_t stride;
 };
@@ -229,7 +230,7 @@ struct sides {
     int64_t n, k; /* columns of c and of a */
 };
 
-/* c's rows, which were added to what stood there, by one expert's matrix each. */
+/* Each row of c is a product with one expert's matrix, added to the old row if fp32. */
 static void check_groups_of_rows(const struct sides *s, enum kg_matmul_kind kind,
                                  int32_t rows)
 {
@@ -269,7 +270,7 @@ static void rows_have_the_bits_of_products_of_their_own(void **state)
     }
 }
 
-/* Every expert's sum over its rows alone, of more than a chunk and of none. */
+/* Each expert's sum is over its rows alone: more than a chunk, or none. */
 static void check_groups_of_tokens(enum kg_dtype t, bool add)
 {
     enum { ROWS = 2 * KG_PRODUCT_CHUNK + 100 };
@@ -305,9 +306,8 @@ static void sums_have_the_bits_of_products_of_their_own(void **state)
 }
 
 /* ---- a layer ---- */
-/* y = sum_k w_k (silu(x Wg^T) * x Wu^T) Wd^T, of the experts of softmax(x Wr^T), and a
- * gate s = sigmoid(y_0) of it all, with its gradients: what is read is in ct, sums in
- * fp32. */
+/* y = sum_k w_k (silu(x Wg^T) * x Wu^T) Wd^T over the experts chosen by softmax(x Wr^T),
+ * times a gate s = sigmoid(y_0); with gradients. Inputs are in ct, sums in fp32. */
 struct layer {
     const struct kg_backend *be;
     enum kg_dtype ct;
@@ -352,7 +352,7 @@ static void layer_release(struct layer *l)
         buffer_free(all[i]);
 }
 
-/* What one pass needs beside. */
+/* The buffers of one pass. */
 struct pass {
     struct kg_route r;
     struct kg_mat logits;              /* (N,E) fp32 */
@@ -366,7 +366,7 @@ static struct kg_groups groups(const struct pass *p, const struct stack *s)
     return (struct kg_groups){p->r.first, E, s->stride};
 }
 
-/* A stack of gradients, all of it as one matrix. */
+/* The first expert's part of a stack of gradients that is one matrix. */
 static struct kg_mat first_of(struct kg_mat all)
 {
     return kg_mat_rows(all, 0, all.rows / E);
@@ -448,7 +448,7 @@ static void layer_run(struct layer *l)
     route_free(&p.r);
 }
 
-/* The same in double, from weights in rows: loss = sum dy y + sum push p. */
+/* The layer in double, from weights in rows: loss = sum dy y + sum push p. */
 struct plain {
     double x[N][D], router[E][D], wg[E][F][D], wu[E][F][D], wd[E][D][F];
 };
@@ -711,7 +711,7 @@ static void a_backend_without_them_says_which(void **state)
     const struct kg_mat m = kg_mat(&(float){0}, KG_F32, 1, 1);
     expect(kg_op_combine(&some, m, m, m, none_of, false, &err), KG_EUNSUPPORTED,
            "has no operation combine");
-    some.matmul = NULL; /* a plan computes nothing at all */
+    some.matmul = NULL; /* a plan's backend computes nothing */
     assert_null(kg_experts_missing(&some));
 }
 

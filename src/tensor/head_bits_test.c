@@ -16,7 +16,7 @@ struct problem {
     int k, top_k;
     bool tempered, anchored, with_sets;
     float softcap; /* 0: none */
-    double broken; /* a weight that is no plain number, 0 for none */
+    double broken; /* one weight that is NaN, infinite or huge; 0: none */
     struct kg_mat hidden, weight;
     float *inv_temp;
     int32_t *target, *indices;
@@ -49,7 +49,7 @@ static void make_sets(struct problem *p)
     }
 }
 
-/* Rows of a wider matrix; of ids, some are none and some are there twice. */
+/* Hidden states are rows of a wider matrix; some ids are missing, some occur twice. */
 static void problem_init(struct problem *p)
 {
     random_state = 11;
@@ -113,7 +113,7 @@ static const struct {
     const char *name;
     size_t at; /* in struct kg_head_out */
     size_t bytes;
-    int each; /* a row: 1, or K, top_k, V */
+    int each; /* values per row: 1, or K, top_k, V */
 } results[] = {
     {"lse", offsetof(struct kg_head_out, lse), 8, 1},
     {"logp", offsetof(struct kg_head_out, logp), 4, 1},
@@ -168,7 +168,7 @@ static void out_release(struct kg_head_out *o)
         kg_mem_free(result_of(o, i));
 }
 
-/* A NaN is one, its payload is not promised. */
+/* Any NaN equals any other: its payload is unspecified. */
 static bool same(const void *a, const void *b, size_t bytes)
 {
     double x, y;
@@ -216,7 +216,7 @@ struct gradient {
     struct kg_mat dhidden, dweight;
 };
 
-/* Coefficients of all kinds; every fifth row has none, every third of one kind alone. */
+/* Coefficients of all kinds; every fifth row has none, every third row has one kind. */
 static struct gradient gradient_init(const struct problem *p)
 {
     struct gradient g;
@@ -294,7 +294,7 @@ static void compare(struct problem p)
     problem_release(&p);
 }
 
-/* Nothing of this is what the forward was asked or found. */
+/* Overwrites what the host has of the forward's requests and results. */
 static void spoil(struct problem *p, struct kg_head_out *o)
 {
     for (int64_t i = 0; i < p->n; i++) {
@@ -308,8 +308,8 @@ static void spoil(struct problem *p, struct kg_head_out *o)
 }
 
 /* ---- tests ---- */
-/* Of one tile, of two in a strip, of several strips; of the widest tiles, of more than a
- * block has threads; of every wish. */
+/* Vocabularies of one tile, two tiles of a strip, several strips, the widest tiles, and
+ * more than a block of threads takes; every kind of output. */
 static void all_wishes_have_the_bits_of_the_cpu(void **state)
 {
     static const struct problem shapes[] = {
@@ -364,8 +364,8 @@ static void all_wishes_have_the_bits_of_the_cpu(void **state)
         compare(shapes[i]);
 }
 
-/* A backend that keeps what a head was asked and found has it from there, not from the
- * host, whose numbers are others meanwhile. */
+/* A backend that keeps the requests and results of a forward reads those in the backward,
+ * not the host's, which have changed. */
 static void what_the_forward_kept_is_what_the_backward_reads(void **state)
 {
     struct problem p = {.dtype = KG_F32,
@@ -414,7 +414,8 @@ static void what_is_kept_without_lse_is_refused(void **state)
     problem_release(&p);
 }
 
-/* Sums over more rows than a block has, without those that have no gradient. */
+/* Sums over more rows than a block of threads takes; rows without a gradient are
+ * skipped. */
 static void sums_over_many_rows_have_the_bits_of_the_cpu(void **state)
 {
     (void)state;
@@ -448,7 +449,7 @@ static void what_is_no_number_is_none_in_the_same_places(void **state)
                                  .broken = broken[i]});
 }
 
-/* More of the largest than a warp holds, nearly all equal. */
+/* A larger top_k than a warp holds; nearly all logits are equal. */
 static void ties_have_the_order_of_the_cpu(void **state)
 {
     struct problem p = {.dtype = KG_BF16, .n = 4, .d = 1, .v = 700, .k = 1, .top_k = 130};
@@ -478,9 +479,9 @@ static int64_t launches_of(const struct problem *p, bool all)
     return kg_emu_lose(-1) - before;
 }
 
-/* Kernels of a few microseconds: what a device waits between two of them counts. Of some
- * tiles there are two launches, whatever is asked of their logits but lists and sets;
- * of all tiles of a row one, and one that subtracts lse. */
+/* Kernels take a few microseconds, so gaps between launches count. Two launches are for
+ * some tiles, whatever is asked of their logits but lists and sets; one is for all tiles
+ * of a row, and one subtracts lse. */
 static void tiles_are_launched_twice_whatever_is_asked(void **state)
 {
     struct problem p = {
@@ -488,7 +489,7 @@ static void tiles_are_launched_twice_whatever_is_asked(void **state)
 
     (void)state;
     if (!emulated())
-        skip(); /* others count none */
+        skip(); /* other backends count no launches */
     problem_init(&p);
     p.softcap = 3.0f;
     assert_int_equal(launches_of(&p, false), 3);
@@ -496,8 +497,8 @@ static void tiles_are_launched_twice_whatever_is_asked(void **state)
     problem_release(&p);
 }
 
-/* Back, of a strip: the logits, their gradient and two products of it. Of rows: what
- * they are multiplied by, and what goes to and from their places. */
+/* Backward, four launches for a strip: its logits, their gradient and two products with
+ * that. Four for the rows: their factors, and copies to and from their places. */
 static void strips_are_launched_four_times_back(void **state)
 {
     struct problem p = {
@@ -514,7 +515,7 @@ static void strips_are_launched_four_times_back(void **state)
     out = forward(cpu(), &p);
     before = kg_emu_lose(-1);
     g = backward(backend(), &p, &out);
-    assert_int_equal(kg_emu_lose(-1) - before, 4 + 3 * 4); /* 512 columns a strip */
+    assert_int_equal(kg_emu_lose(-1) - before, 4 + 3 * 4); /* strips of 512 columns */
     gradient_release(&g);
     out_release(&out);
     problem_release(&p);

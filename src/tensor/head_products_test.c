@@ -30,7 +30,7 @@ static struct kg_mat matrix_of(int64_t rows)
     return m;
 }
 
-/* Nothing is known of the plans of before. */
+/* Opens a backend that has forgotten earlier plans. */
 static void use(const char *products)
 {
     const struct kg_backend *be;
@@ -40,7 +40,7 @@ static void use(const char *products)
     assert_int_equal(kg_emu_open(&be, &err), KG_OK);
 }
 
-/* logits (ROWS,V).   returns what the library did last, after its trials */
+/* logits (ROWS,V).   returns the last call of the library, after its trials */
 static struct kg_fake_last run_head(float *logits, const char *products, int64_t factors)
 {
     const struct kg_head h = {.hidden = matrix_of(ROWS), .weight = matrix_of(V)};
@@ -61,7 +61,8 @@ static struct kg_fake_last run_head(float *logits, const char *products, int64_t
     return last_of_fake();
 }
 
-/* And not where the library has other bits, which are not the own ones in any strip. */
+/* If the library has other bits, it computes the logits, and no strip has kedge's
+ * bits. */
 static void own_products_make_all_logits_where_they_have_the_bits(void **state)
 {
     static float own[ROWS][V], same[ROWS][V], other[ROWS][V];

@@ -10,12 +10,12 @@
 
 enum { N = 9, D = 12, V = 1300, K = V };
 
-/* Each row with a set of its own: of few ids, of most, of one, of all but one, of all. */
+/* Each row has its own set: few ids, most, one, all but one, all. */
 struct problem {
     struct kg_mat hidden, weight;
     float *inv_temp;
     int32_t *target;
-    int32_t *indices; /* (N,K) the sets again */
+    int32_t *indices; /* (N,K) the same sets as lists of ids */
     struct kg_idset sets[N];
     uint8_t packed[N][V / 8 + 1];
 };
@@ -95,7 +95,7 @@ static void result_release(struct result *r)
 
 static double a_of(int64_t n) { return n == 2 ? 0 : 0.3 * (double)(n - 3) - 0.1; }
 
-/* Rows [first, first+n), their gradients from the sets or from the ids one by one. */
+/* Computes rows [first, first+n), gradients from the sets or from the ids one by one. */
 static void run(struct result *r, const struct problem *p, int64_t first, int64_t n,
                 bool by_ids)
 {
@@ -185,7 +185,7 @@ static void rows_and_threads_change_no_bit(void **state)
     problem_release(&p);
 }
 
-/* -log S beside log p_y: outside the set nothing moves. */
+/* The gradient of log p_y - log S is zero outside the set. */
 static void a_renormalised_token_moves_its_set_alone(void **state)
 {
     struct problem p;

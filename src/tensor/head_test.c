@@ -18,7 +18,7 @@ struct problem {
     int top_k;
     bool tempered;
     bool anchored;
-    float softcap; /* of the anchor twice as much */
+    float softcap; /* the anchor's is twice as large */
     struct kg_mat hidden;
     struct kg_mat weight;
     float *inv_temp;
@@ -334,7 +334,7 @@ static void rows_equal(const void *a, int64_t ra, const void *b, int64_t rb, int
         fail_msg("rows %lld and %lld differ", (long long)ra, (long long)rb);
 }
 
-/* Whatever both hold. */
+/* Compares the outputs that both have. */
 static void outs_equal(const struct problem *p, const struct kg_head_out *a, int64_t ra,
                        const struct kg_head_out *b, int64_t rb, int64_t rows)
 {
@@ -494,7 +494,7 @@ struct gradient {
     struct kg_mat dweight;
 };
 
-/* Every fifth row has no gradient; dhidden and dweight hold something before. */
+/* Every fifth row has no gradient; dhidden and dweight are not zero before. */
 static struct gradient gradient_init(const struct problem *p)
 {
     struct gradient g = {
@@ -637,10 +637,10 @@ static void backward_matches_plain_version(void **state)
     }
 }
 
-/* Hidden states are logits. Row n gives its target a probability from 0.9 to 1 - 1e-7 and
- * has an anchor that differs from it by 1e-1 down to 1e-7: what the coefficients leave of
- * each other is small, and right to 1e-5 of itself (and to the last digits of the double
- * that lse is). */
+/* The weight is the identity, so hidden states are logits. Row n gives its target a
+ * probability from 0.9 to 1 - 1e-7, and its anchor differs from it by 1e-1 down to 1e-7:
+ * coefficients nearly cancel, and the small remainder has to be right to 1e-5 of itself
+ * (and to the rounding of lse, a double). */
 static struct problem nearly_cancelling(void)
 {
     struct problem p = {.dtype = KG_F32, .n = 60, .d = 600, .v = 600, .k = 3, .top_k = 1};
@@ -843,7 +843,7 @@ static void gradients_equal(const struct gradient *a, const struct gradient *b)
                         (size_t)(a->dweight.rows * a->dweight.cols) * sizeof(float));
 }
 
-/* An id that was only looked at. */
+/* An id without a coefficient was only looked up. */
 static void ids_without_a_coefficient_change_no_bit(void **state)
 {
     (void)state;
@@ -898,8 +898,8 @@ static void threads_change_no_bit_of_gradients(void **state)
 }
 
 /* ---- memory ---- */
-/* Nothing here grows with the width D but two row blocks, so a narrow model measures the
- * bound well. */
+/* Only two row blocks grow with the width D, so a narrow model suffices to measure the
+ * bound. */
 static void peak_memory_stays_below_the_bound(void **state)
 {
     (void)state;
@@ -923,9 +923,9 @@ static void peak_memory_stays_below_the_bound(void **state)
     problem_release(&p);
 }
 
-/* Every allocation in turn fails: a status, and nothing is kept. One thread, because
- * products keep scratch per thread and who makes which product is not fixed. A device
- * keeps nearly all that it takes. */
+/* Each allocation fails in turn: the call returns a status, and no memory is kept. One
+ * thread, because products keep scratch per thread, and it varies which thread makes
+ * which product. Not on a device, which keeps nearly all that it takes. */
 static void failing_allocations_are_a_status(void **state)
 {
     (void)state;

@@ -40,11 +40,11 @@ static const struct {
     int64_t n;
     int64_t k;
 } shapes[] = {{64, 64}, {130, 33}, {512, 896}, {151, 1111}, {1, 100}, {896, 1536}};
-/* of these shapes, where a product takes long */
+/* number of shapes and rows if products take long */
 enum { N_FEW = 2, FEW_ROWS = 70 };
 static const int64_t more_rows[] = {65, 128, 257, 1024, 80, 100, 127, 400, 528, 1023};
 enum {
-    STEP = SANITIZED ? 9 : 1, /* of small numbers of rows */
+    STEP = SANITIZED ? 9 : 1, /* between small numbers of rows */
     N_MORE = SANITIZED ? 3 : sizeof more_rows / sizeof more_rows[0],
     N_SHAPES = sizeof shapes / sizeof shapes[0] - SANITIZED
 };
@@ -73,7 +73,7 @@ static void rows_equal(const struct rows_case *c, int64_t M, const char *how)
                  (long long)got.cols, (long long)c->a.cols, (long long)M, how);
 }
 
-/* Emulated kernels take long, and on far memory they are the CPU's once more. */
+/* Emulated kernels are slow, and far memory uses the CPU's kernels again. */
 static bool few(void)
 {
     return SANITIZED || emulated() || strcmp(backend()->name, "far") == 0;
@@ -184,10 +184,11 @@ static void weight_gradients_keep_their_bits_over_threads(void **state)
     check_sums(KG_BF16);
 }
 
-/* A side of few columns goes another way: its bits are those among many columns. */
+/* A side of few columns takes another code path: its bits equal those among many
+ * columns. */
 static void check_narrow(enum kg_dtype t, int64_t few, int64_t many, int64_t tokens)
 {
-    enum { WIDER = 100 }; /* than any that is narrow */
+    enum { WIDER = 100 }; /* wider than any narrow side */
     struct kg_mat x = seeded_matrix(t, tokens, few + WIDER, 1), part = x;
     struct kg_mat y = seeded_matrix(t, tokens, many, 2);
     struct kg_mat wide = seeded_matrix(KG_F32, few + WIDER, many, 3);
@@ -265,7 +266,7 @@ static void check_views(enum kg_dtype t, enum kg_matmul_kind kind, int64_t M)
             assert_memory_equal((float *)c.data + r * c.stride,
                                 (float *)wc.data + r * wc.stride,
                                 (size_t)N * sizeof(float));
-        /* nothing is written beside the view */
+        /* nothing is written outside the view */
         assert_true(((float *)wc.data)[(M - 1) * wc.stride + N] == 0.0f);
         assert_true(((float *)wc.data)[-1] == 0.0f);
     }
@@ -424,7 +425,7 @@ static void panels_are_refused_where_nobody_reads_them(void **state)
 }
 
 /* ---- every instruction set, every mode of the processor ---- */
-/* Sizes from 1 down to sums that are subnormal, some zeros. */
+/* Magnitudes from 1 down to subnormal sums; some zeros. */
 static struct kg_mat spread_matrix(enum kg_dtype t, int64_t rows, int64_t cols)
 {
     struct kg_mat m = matrix(t, rows, cols);
@@ -459,7 +460,7 @@ static void same_bits(const char *whose, const struct variant_case *v, const flo
                  (long long)v->K);
 }
 
-/* Every instruction set's where the backend is the CPU's, and those of the backend. */
+/* All instruction sets of the CPU, and the backend, have the same bits. */
 static void variants_equal(const struct variant_case *v)
 {
     bool tn = v->kind == KG_MATMUL_TN, nt = v->kind == KG_MATMUL_NT;
@@ -498,7 +499,7 @@ static void every_instruction_set_gives_the_same_bits(void **state)
                                                           depths[d]});
 }
 
-/* Many rows are cut into tall blocks, a deep product into parts whose sums wait. */
+/* Many rows are divided into tall blocks, a deep product into parts with stored sums. */
 static void
 tall_and_deep_products_have_the_same_bits_on_every_instruction_set(void **state)
 {
@@ -519,7 +520,7 @@ tall_and_deep_products_have_the_same_bits_on_every_instruction_set(void **state)
 }
 
 /* ---- two products ---- */
-/* On an instruction set, or on the backend: the bits of one after the other. */
+/* kg_op_matmul_two on `be` has the bits of two products one after the other. */
 static void two_equal_one_by_one(const struct kg_backend *be, struct kg_mat c,
                                  const struct kg_factors f[2], enum kg_matmul_kind kind,
                                  bool accumulate)
@@ -620,7 +621,7 @@ static void shared_equal_one_by_one(const struct kg_backend *be, enum kg_dtype t
     buffer_free(a.data);
 }
 
-/* Blocks of several products in one region, whose rows are cut differently. */
+/* Several products share one parallel region; their rows are divided differently. */
 static void products_of_one_left_operand_have_the_bits_of_each(void **state)
 {
     static const int64_t dims[][5] = {/* M, K, and N of each */
@@ -651,7 +652,8 @@ static void the_mode_of_the_caller_changes_no_bit(void **state)
             float *want = block_of(v.M * v.N, sizeof *want);
             float *got = block_of(v.M * v.N, sizeof *got);
             run_variant(kg_backend_cpu_variant(i), want, &v, a, b);
-            /* subnormals are zero, sums are cut: what another library may leave behind */
+            /* flushed subnormals and truncated sums, as another library may leave
+             * behind */
             unsigned hostile = KG_FP_FLUSH | KG_FP_CUT;
             kg_fp_set_mode(hostile);
             run_variant(kg_backend_cpu_variant(i), got, &v, a, b);
@@ -719,7 +721,8 @@ static void a_thread_gives_back_what_it_kept(void **state)
         buffer_free(m[i].data);
 }
 
-/* In a fresh thread, which has nothing yet: what it keeps, the packed operand, sums. */
+/* Each allocation fails in turn in a new thread: its scratch, the packed operand,
+ * sums. */
 static void running_out_of_memory_is_a_status(void **state)
 {
     (void)state;
@@ -760,7 +763,7 @@ static void the_self_check_passes_where_products_exist(void **state)
     assert_int_equal(omp_get_max_threads(), threads);
 }
 
-/* A backend whose rows do depend on their number: y += M in the last bit. */
+/* A backend whose rows depend on their number: row 5 is off if there are 17 or 20. */
 static kg_status crooked(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)
 {
@@ -790,20 +793,20 @@ static void the_self_check_finds_a_row_that_changes(void **state)
     assert_non_null(strstr(err.message, "element (5, 0)"));
 }
 
-/* Slips of a kernel, of which most keep all rows equal for every number of rows: what is
- * off is large beside roundings, and may be in one place alone. */
+/* Errors of a kernel, most of which do not depend on the number of rows. All are large
+ * compared with rounding; some are in one place only. */
 enum slip {
     NO_SLIP,
-    SHORT_K,      /* the last factor is left out */
-    ONE_CHUNK,    /* factors behind 1,024 are */
+    SHORT_K,      /* the last factor is omitted */
+    ONE_CHUNK,    /* factors after 1,024 are omitted */
     HALVES,       /* rows of a tile of sixteen are those of its other half */
     PAIRS,        /* columns are exchanged in pairs */
     NO_ADDING,    /* C is overwritten */
     ALWAYS_ADDS,  /* C is never overwritten */
-    NONE,         /* an element is no number */
+    NONE,         /* an element is NaN */
     LAST_ROW,     /* the last row is left as it was */
-    LAST_COLUMN,  /* the last column is */
-    BEHIND_1024,  /* rows behind 1,024 are those before them */
+    LAST_COLUMN,  /* so is the last column */
+    BEHIND_1024,  /* rows after 1,024 repeat those before */
     OTHER_SIGN,   /* of one row */
     COARSE,       /* sums are rounded to bf16 in fp32 */
     TRANSPOSED_B, /* the right factor is read as another kind's */
@@ -874,7 +877,7 @@ static void the_self_check_finds_what_is_no_product(void **state)
                          slip == NO_SLIP ? err.message : "not found");
 }
 
-/* Whoever makes them (KEDGE_TEST_PRODUCTS), and whatever their bits are. */
+/* With any maker of products (KEDGE_TEST_PRODUCTS), whatever their bits are. */
 static void products_are_sums_on_this_backend(void **state)
 {
     const int64_t most = emulated() ? 1 << 20 : INT64_MAX;
@@ -885,7 +888,7 @@ static void products_are_sums_on_this_backend(void **state)
             fail_msg("%s", err.message);
 }
 
-/* On emulated kernels by each maker, of which the library is a stand-in. */
+/* On emulated kernels, by each maker of products; cuBLASLt is a stand-in. */
 static void products_are_sums_by_each_maker(void **state)
 {
     static const char *const makers[] = {"own", "cublas", "unpinned"};
@@ -901,7 +904,7 @@ static void products_are_sums_by_each_maker(void **state)
     }
 }
 
-/* But an operation's scratch, which stays. */
+/* Closes all but an operation's scratch, which stays. */
 static int close_library(void **state)
 {
     setenv("KEDGE_TEST_PRODUCTS", "own", 1);
@@ -946,7 +949,7 @@ int main(void)
         cmocka_unit_test(the_self_check_finds_a_row_that_changes),
         cmocka_unit_test(the_machine_is_described),
     };
-    /* which are the same beside any backend */
+    /* these do not depend on the backend */
     const struct CMUnitTest of_instruction_sets[] = {
         cmocka_unit_test(the_mode_of_the_caller_changes_no_bit),
         cmocka_unit_test(the_self_check_passes_where_products_exist),

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* Odd, and enough elements that threads are woken. */
+/* Odd sizes, with enough elements to start threads. */
 enum { N = 523, D = 70, V = 211, HD = 14, PART = 5, MAX_IN = 2, MAX_ELEMENTS = N * D };
 
 static struct kg_err err;
@@ -59,7 +59,7 @@ static struct kg_mat as_type(enum kg_dtype t, const float *x, int64_t rows, int6
     return m;
 }
 
-/* m's content to y, and m is gone. */
+/* Converts m's content to y and frees m. */
 static void take(float *y, struct kg_mat m)
 {
     size_t n = (size_t)(m.rows * m.cols);
@@ -132,8 +132,7 @@ static void plain_rmsnorm(double *y, double *const *x)
             y[n * D + d] = x[1][d] * x[0][n * D + d] / sqrt(sum / D + (double)eps);
     }
 }
-/* Half by accumulation onto zeros, so that both ways are run: dx = bwd, then dx += bwd,
- * each of dy / 2. */
+/* Runs both ways: dx = bwd, then dx += bwd, each with dy / 2. */
 static kg_status back_rmsnorm(const struct kg_backend *be, float *const *dx,
                               const float *dy, float *const *x)
 {
@@ -177,7 +176,7 @@ static void plain_layernorm(double *y, double *const *x)
     }
 }
 
-/* Inputs are within 2: times 5 they reach where GELU is 0 or x. */
+/* Inputs are within 2; times 5, they reach where GELU is 0 or x. */
 static kg_status run_gelu(const struct kg_backend *be, enum kg_dtype ct, float *y,
                           float *const *x)
 {
@@ -220,7 +219,7 @@ static struct kg_turn turn_by(int32_t *at, int64_t n, float *freq, int pairs, in
     return (struct kg_turn){kg_ivec(at, n), kg_vec(freq, pairs), hd, 1.25f};
 }
 
-/* y <- x or dy turned, of every head 2 pairs values. */
+/* y <- x or dy with the first 2 pairs values of every head rotated. */
 static kg_status turn(const struct kg_backend *be, float *y, const float *x, int pairs,
                       bool inverse)
 {
@@ -258,7 +257,7 @@ static kg_status back_rope(const struct kg_backend *be, float *const *dx, const 
     (void)x;
     return turn(be, dx[0], dy, HD / 2, true);
 }
-/* Of every head a part. */
+/* Rotates a part of every head. */
 static kg_status run_part(const struct kg_backend *be, enum kg_dtype ct, float *y,
                           float *const *x)
 {
@@ -360,7 +359,7 @@ static void plain_copy(double *y, double *const *x)
     memcpy(y, x[0], N * D * sizeof *y);
 }
 
-/* Out and back again through a pool: scatter then gather by the same places. */
+/* Scatters to a pool, then gathers from it, by the same places. */
 static kg_status run_rows(const struct kg_backend *be, enum kg_dtype ct, float *y,
                           float *const *x)
 {
@@ -505,7 +504,7 @@ static double plain_loss(struct problem *p, const float *dy)
     return loss;
 }
 
-/* Some elements of each input, by central differences of the plain version. */
+/* Checks some elements of each input by central differences of the plain version. */
 static void check_gradient(struct problem *p, const float *dy, float *const *dx)
 {
     enum { SAMPLES = 12 };
@@ -546,7 +545,7 @@ static void gradients_equal_finite_differences(void **state)
     }
 }
 
-/* Forward and gradients into `all`, one after the other.   returns elements */
+/* Forward and gradients into `all`, one after the other.   returns their number */
 static int64_t everything(const struct kg_backend *be, const struct op *op,
                           enum kg_dtype ct, float *all)
 {
@@ -591,7 +590,7 @@ static void bits_do_not_depend_on_threads_or_enclosing_regions(void **state)
     buffer_free(got);
 }
 
-/* And so does every backend. */
+/* So does every backend. */
 static void every_instruction_set_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -689,7 +688,7 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
            "backend empty has no operation cast");
 }
 
-/* Where the host cannot read them, whoever puts them there has checked them. */
+/* If the host cannot read ids, the code that puts them there has checked them. */
 static void ids_that_the_host_can_read_are_checked(void **state)
 {
     (void)state;
@@ -710,7 +709,7 @@ static void ids_that_the_host_can_read_are_checked(void **state)
            KG_EINVAL, "sum_rows: places[2] is 8, expected 0..3");
 }
 
-/* Computes nothing: what it is asked for has passed the checks. */
+/* Computes nothing: it is only called if all checks passed. */
 static kg_status accept_attention(struct kg_mat o, struct kg_vec lse,
                                   const struct kg_attn *a, struct kg_err *e)
 {
@@ -723,7 +722,7 @@ static kg_status accept_attention(struct kg_mat o, struct kg_vec lse,
 static const struct kg_backend accepting = {
     .name = "accepting", .host_memory = true, .attention = accept_attention};
 
-/* One sequence of 3 queries at position 2 behind 5 rows of others, 4 heads of 2, keys of
+/* One sequence of 3 queries at position 2, after 5 rows of others; 4 heads of 2, keys of
  * 2 heads in 70 rows. */
 static float attended[70 * 8];
 static struct kg_attn attn_of(const struct kg_attn_seq *seq, struct kg_ivec blocks)
@@ -753,7 +752,7 @@ static void attention_stays_within_its_rows(void **state)
     const struct {
         struct kg_attn_seq seq;
         struct kg_ivec blocks;
-        const char *says; /* NULL: it is computed */
+        const char *says; /* NULL: accepted */
     } rows[] = {
         {{5, 3, 2, 65}, none_of, NULL}, /* the last row of each */
         {{6, 3, 2, 0}, none_of, "rows 6+3"},
@@ -770,7 +769,7 @@ static void attention_stays_within_its_rows(void **state)
         {{5, 3, 2, -1}, last, "needs blocks -1..-1 of a table of 1"},
         {{5, 3, 2, 1}, table, "block 0 of sequence 0 is cache block 2"},
         {{5, 3, 2, 2}, table, "cache block -1"},
-        {{5, 3, 67, 3}, table, NULL}, /* 70 keys: all of page 0, 6 of page 1 */
+        {{5, 3, 67, 3}, table, NULL}, /* 70 keys: all of block 0, 6 of block 1 */
         {{5, 3, 68, 3}, table, "block 1 of sequence 0"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -855,11 +854,11 @@ enum { HEADS_ROWS = 5, HEADS_POOL = 11, HEADS_HD = 8, HEADS_MOST = 4 * HEADS_HD 
 struct heads_case {
     enum kg_dtype ct;
     bool has_bias, is_turned, has_pool, in_place;
-    int pairs; /* that are turned of a head */
+    int pairs; /* rotated pairs of a head */
 };
 
-/* Queries of four heads, keys of two and values, the last of an odd number of columns
- * where nothing is turned. */
+/* Queries of four heads, keys of two, and values, which are not rotated and have an odd
+ * number of columns. */
 static void heads_of(struct kg_heads h[3], const struct heads_case *c, const float *x,
                      float *bias, int32_t *rows)
 {
@@ -918,7 +917,7 @@ static void compare_heads(const struct heads_case *c, const float *x, float *bia
     }
 }
 
-/* In one pass as by bias, rope, cast and scatter one after the other. */
+/* One pass has the bits of bias, rope, cast and scatter one after the other. */
 static void heads_have_the_bits_of_their_parts(void **state)
 {
     float *x = array_new(HEADS_ROWS * HEADS_MOST + 2), *bias = array_new(HEADS_MOST);
@@ -946,7 +945,7 @@ static void heads_have_the_bits_of_their_parts(void **state)
     buffer_free(at), buffer_free(rows);
 }
 
-/* More than a block of threads has; a token that no row drew stays. */
+/* More rows than a block has threads; a token with no row to take from stays. */
 static void what_was_drawn_is_fed(void **state)
 {
     enum { ROWS = 300 };

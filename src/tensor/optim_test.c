@@ -106,7 +106,7 @@ static void schedule_free_follows_its_three_sequences(void **state)
     buffer_free(g);
 }
 
-/* Steps of everything that updates vectors into x (4), and a sum of squares. */
+/* Runs everything that updates vectors on x (4).   returns a sum of squares */
 static double update(const struct kg_backend *be, float *const x[4])
 {
     struct kg_adamw a = {.lr = 1e-2f,
@@ -155,7 +155,7 @@ static void updates_have_the_same_bits_everywhere(void **state)
 
 /* ---- moments in bf16 ---- */
 
-/* Far beyond 2^32 blocks of elements, in the last third of a group. */
+/* Elements beyond 2^32 blocks, beginning in the last quarter of a group. */
 static const struct kg_adamw with_draws = {
     .lr = 1e-2f,
     .beta1 = 0.9f,
@@ -169,7 +169,7 @@ static const struct kg_adamw with_draws = {
     .first = ((int64_t)5 << 34) - 64 * 700 + 48,
 };
 
-/* The word of element i, as backend.h defines it. */
+/* The random word of element i, as backend.h defines it. */
 static uint32_t word_of(const struct kg_adamw *a, int64_t i)
 {
     uint64_t e = (uint64_t)(a->first + i), block = e / 64 * 16 + e % 16;
@@ -179,7 +179,8 @@ static uint32_t word_of(const struct kg_adamw *a, int64_t i)
     return word[e / 16 % 4];
 }
 
-/* Weights, gradients and moments at random, the moments also as what bf16 holds. */
+/* Random weights, gradients and moments; moments in bf16 and, with the same values, in
+ * fp32. */
 struct bf16_case {
     float *w, *z, *g, *m, *v;
     uint16_t *m16, *v16;
@@ -218,8 +219,8 @@ static void must_be_drawn(const uint16_t *got, const float *exact, int shift)
             kg_f32_to_bf16_drawn(exact[i], (uint16_t)(word_of(&with_draws, i) >> shift)));
 }
 
-/* The weights are those of fp32 moments, and the moments those of fp32 but for the
- * defined rounding. */
+/* Weights equal those with fp32 moments, and moments are fp32 moments rounded as
+ * defined. */
 static void must_round_as_defined(const struct kg_backend *be)
 {
     const struct kg_backend *plain = kg_backend_cpu_variant(0);
@@ -353,11 +354,11 @@ static void runs_that_do_not_fit_are_refused(void **state)
                    "the first a multiple of 16, found 1 from 24");
 }
 
-/* Without memory of the past (both betas 0) m is the gradient g and v its square, drawn
- * anew in each update. With g = 1 + 2^-9, m is a quarter of the way from 1 to the next
- * bf16 and v, 1 + 2^-8 + 2^-18, a bit above half: over U updates of P elements the shares
- * that were rounded up are within 5 sigma, also of both at once, and so are neighbours in
- * place and in time. An element with g = 1.5 is never changed. */
+/* With both betas 0, m is the gradient g and v its square, rounded at random in each
+ * update. With g = 1 + 2^-9, m is a quarter of the way from 1 to the next bf16 and v, 1 +
+ * 2^-8 + 2^-18, slightly above half. Over U updates of P elements, the shares that were
+ * rounded up are within 5 sigma: of m, of v, of both at once, and of neighbours in place
+ * and in time. An element with g = 1.5 never changes. */
 static void the_mean_of_the_draws_is_the_value(void **state)
 {
     (void)state;
@@ -402,7 +403,7 @@ static void ema_keeps_copies_and_averages(void **state)
     const struct kg_backend *be = backend();
     assert_int_equal(kg_op_ema(be, all(avg), all(w), 1.0f, &err), KG_OK);
     assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
-    for (int i = 0; i <= 100; i++) { /* equal ones stay equal, whatever the weights */
+    for (int i = 0; i <= 100; i++) { /* equal values stay equal, whatever the weights */
         float eta = (float)i / 100;
         assert_int_equal(kg_op_ema(be, all(avg), all(old), eta, &err), KG_OK);
         assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);

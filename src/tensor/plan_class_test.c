@@ -10,7 +10,7 @@
 
 #include <dlfcn.h>
 
-/* The emulation's, which is linked, or the library's. */
+/* The function of the emulation, which is linked, or of the CUDA library. */
 #pragma weak kg_cuda_plans
 static kg_cuda_plans_fn *opened(void)
 {
@@ -64,7 +64,7 @@ static int end(void **state)
     return remove_dir(state);
 }
 
-/* Of seven plans one has other bits; kedge's own takes no time on this clock. */
+/* One of seven plans has other bits; kedge's own kernel takes no time on this clock. */
 static void members_are_those_with_the_bits(void **state)
 {
     struct kg_plan_row row;

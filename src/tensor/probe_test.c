@@ -32,7 +32,7 @@ static float number_of(uint32_t u)
     return x;
 }
 
-/* The emulation's, which is linked, or the library's. */
+/* The function of the emulation, which is linked, or of the CUDA library. */
 #pragma weak kg_cuda_probe
 static kg_cuda_probe_fn *opened(void)
 {
@@ -97,7 +97,7 @@ static uint32_t pair_of(float x, float y, float z)
     (void)z;
     return kg_f32_to_bf16(x) | (uint32_t)kg_f32_to_bf16(y) << 16;
 }
-/* kg_half_float's, and infinities and NaN, which it does not take. */
+/* kg_half_float, and infinities and NaN, which that does not take. */
 static uint32_t half_of(float x, float y, float z)
 {
     const uint32_t h = bits_of(x) & 0xffffu;
@@ -123,7 +123,7 @@ static const struct lane_case {
     {"of fp16", KG_PROBE_HALF, half_of},
 };
 
-/* A NaN has no bits that anyone promises, in either half. */
+/* The bits of a NaN are unspecified, in either half. */
 static bool is_nan_of(enum kg_probe which, uint32_t u, int half)
 {
     return which == KG_PROBE_PAIR ? (u >> 16 * half & 0x7fffu) > 0x7f80u
@@ -155,7 +155,7 @@ static void check_lanes(const struct lane_case *c)
     }
 }
 
-/* All pairs of operands, subnormal, infinite and no numbers among them, with a third. */
+/* All pairs of operands, with subnormals, infinities and NaN, and a third operand. */
 static void arithmetic_is_ieee_s(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void arithmetic_is_ieee_s(void **state)
         }
 }
 
-/* Every fp16: subnormal ones are fp32's, exactly. */
+/* Every fp16, also a subnormal one, becomes the equal fp32. */
 static void every_fp16_is_read(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static void every_fp16_is_read(void **state)
     }
 }
 
-/* At most three units of the last place off, 2^0 is 1, and below -126 it is 0. */
+/* At most three ulp off; 2^0 is 1, and below -126 the result is 0. */
 static void attention_s_exponential_is_near(void **state)
 {
     static const float few[] = {0.0f, -0.0f, -1.0f, -125.5f, -1000.0f, -INFINITY};
@@ -231,7 +231,7 @@ static void fragments_lie_as_they_are_defined(void **state)
     }
 }
 
-/* 0 to 16 bytes of each sixteen, and zeros behind them. */
+/* Copies 0 to 16 bytes of each sixteen; zeros follow. */
 static void copies_end_in_zeros(void **state)
 {
     const unsigned char *got = (const unsigned char *)out;
@@ -283,8 +283,8 @@ static void multiply(struct factors *f)
             f->d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2] = number_of(out[4 * l + i]);
 }
 
-/* Small integers: exact however it adds. Each of 16 x 16 and 16 x 8 factors stands where
- * it is defined to. */
+/* Small integers, exact in any order of addition: shows where each of the 16 x 16 and 16
+ * x 8 factors has to be. */
 static void matrices_lie_as_they_are_defined(void **state)
 {
     struct factors f;
@@ -349,7 +349,7 @@ static double sum_by_instruction(const struct sum_case *s)
 
     memset(&f, 0, sizeof f);
     f.d[0][0] = s->c;
-    for (int i = 0; i < 3; i++) { /* halves of the exponent: both factors are bf16 */
+    for (int i = 0; i < 3; i++) { /* each factor has half of the exponent, to fit bf16 */
         int e;
         const float m = frexpf(products[i], &e);
 
@@ -381,7 +381,7 @@ static void the_way_of_adding_is_said(void **state)
     assert_true(!emulated() || like[0] == N);
 }
 
-/* What no way of adding changes: no number, infinities, zeros. */
+/* NaN, infinities and zeros, the same for every way of adding. */
 static void what_is_no_number_stays_none(void **state)
 {
     static const struct {

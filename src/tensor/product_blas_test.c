@@ -30,7 +30,7 @@ static void reach(void *function, const char *name)
     memcpy(function, &at, sizeof at);
 }
 
-/* The backend with the library of a folder; its plans pinned, or not. */
+/* Opens the backend with the library of a folder; products: plans pinned, or not. */
 static kg_status open_by(const char *products, const char *folder)
 {
     const struct kg_backend *be;
@@ -60,7 +60,7 @@ static void use_by(const char *products, enum kg_fake_mode mode)
 
 static void use(enum kg_fake_mode mode) { use_by("cublas", mode); }
 
-/* The same library, of which nothing is known. */
+/* Opens the same library, without any known plans. */
 static void use_anew(void)
 {
     setenv("KEDGE_TEST_PRODUCTS", "own", true);
@@ -136,7 +136,7 @@ static void multiply(const struct operands *o, enum kg_matmul_kind kind, bool ac
         fail_msg("%s", err.message);
 }
 
-/* The first m rows of o, into memory of their own. */
+/* The first m rows of o, with their own C. */
 static struct operands rows_of(const struct operands *o, int64_t m)
 {
     struct operands some = {kg_mat_rows(o->a, 0, m), o->b, o->c};
@@ -145,7 +145,7 @@ static struct operands rows_of(const struct operands *o, int64_t m)
     return some;
 }
 
-/* What makes m rows of such a C: the plan, and the rows that it is given. */
+/* Asserts which plan makes m rows of such a C, and how many of them in the last call. */
 static void of_type_is_made_by(enum kg_dtype c, bool accumulate, int64_t m,
                                enum kg_fake_plan plan, int64_t rows)
 {
@@ -177,7 +177,7 @@ static void the_fastest_of_those_with_the_bits_is_taken(void **state)
     is_made_by(1025, KG_FAKE_STEADY, 1025);
 }
 
-/* Where it branches, another one has the bits. */
+/* If the fastest plan has other bits at this number of rows, another plan is used. */
 static void a_plan_is_tried_at_every_number_of_rows(void **state)
 {
     (void)state;
@@ -190,8 +190,8 @@ static void a_plan_is_tried_at_every_number_of_rows(void **state)
     is_made_by(17, KG_FAKE_GAP, 17);
 }
 
-/* 4,096 at a time, each number tried as few rows are: a plan that has other bits from
- * some number on makes 1,024 at a time. */
+/* Many rows are made 4,096 at a time, and each number is tried as few rows are. A plan
+ * that has other bits from some number on makes 1,024 at a time. */
 static void many_rows_are_tried_too(void **state)
 {
     (void)state;
@@ -218,8 +218,8 @@ static void where_no_plan_has_the_bits_rows_are_padded(void **state)
     is_made_by(65, KG_FAKE_BIG, 65);
 }
 
-/* The first offer makes no 1,024 rows, the next two have a plan each for few rows; then
- * kedge's own kernel, of the second's bits, is one more. */
+/* The first offer cannot make 1,024 rows; the next two have the bits of one plan each for
+ * few rows. Then kedge's own kernel, with the second's bits, is one more. */
 static void the_reference_has_the_bits_of_most_plans_for_few_rows(void **state)
 {
     (void)state;
@@ -239,8 +239,8 @@ static void a_fifth_offer_is_no_reference(void **state)
     is_made_by(16, KG_FAKE_HALVES, 16);
 }
 
-/* Of one weight: a plan with the bits for one type of C may have others for another, or
- * where C is added to; so may the reference. Whichever came first. */
+/* A plan with the right bits for one type of C may have other bits for another type, or
+ * if C is accumulated; so may the reference. The order of calls does not matter. */
 static void each_type_of_result_has_a_class_of_its_own(void **state)
 {
     (void)state;
@@ -261,8 +261,8 @@ static void each_type_of_result_has_a_class_of_its_own(void **state)
     }
 }
 
-/* Whose time is none on the emulation's clock: it is taken for few rows as soon as its
- * bits are the reference's, and for no others. */
+/* kedge's own kernel takes no time on the emulation's clock: for few rows, it is used
+ * exactly if its bits are the reference's. */
 static void own_products_are_taken_where_they_have_the_bits(void **state)
 {
     static const int64_t rows[] = {1, 16, 17, 64, 100, 131, 256, 1000, 1024};
@@ -276,7 +276,7 @@ static void own_products_are_taken_where_they_have_the_bits(void **state)
             struct operands o = operands_of(KG_MATMUL_NT, KG_F32, rows[i]);
             multiply(&o, KG_MATMUL_NT, false);
             fake.set(KG_FAKE_USUAL);                /* the trials are forgotten */
-            const int64_t four = kg_emu_products(); /* warps: the first without time */
+            const int64_t four = kg_emu_products(); /* of four warps, before this call */
             multiply(&o, KG_MATMUL_NT, false);
             if ((fake.last().rows == 0) != (added[w] == 16) ||
                 (kg_emu_products() > four) != (added[w] == 16 && rows[i] > 64))
@@ -310,11 +310,11 @@ static void nor_does_a_row_that_is_an_own_product(void **state)
     release(&o);
 }
 
-/* The sanitizer, which takes ten times as long, watches memory: what ends beside a
- * multiple of sixteen rows has every way through a choice. */
+/* The sanitizer, ten times slower, looks for memory errors: numbers of rows next to a
+ * multiple of sixteen take every branch of a choice. */
 static bool is_left_out(int64_t m) { return SANITIZED && (m + 1) % 16 > 2; }
 
-/* Each number of rows, each way to store them: a row is what it is among many. */
+/* For each number of rows and each type of C, a row equals the same row among many. */
 static void no_row_depends_on(enum kg_matmul_kind kind, enum kg_dtype dtype,
                               bool accumulate)
 {
@@ -357,7 +357,7 @@ static void nor_where_rows_are_padded(void **state)
     no_row_depends_on(KG_MATMUL_NN, KG_BF16, false);
 }
 
-/* Rows among 9,000 and alone, where the reference has other bits for many. */
+/* Rows among 9,000 and alone, if the reference has other bits for many rows. */
 static void nor_where_a_plan_has_other_bits_for_many(void **state)
 {
     enum { ALL = 9000 };
@@ -379,7 +379,7 @@ static void nor_where_a_plan_has_other_bits_for_many(void **state)
     release(&o);
 }
 
-/* Of a vocabulary of several strips, aligned or not: logits are asked for or not. */
+/* A vocabulary of several strips, aligned or not; with logits and without. */
 static void a_log_prob_does_not_depend_on_the_rows_beside_it(void **state)
 {
     enum { ROWS = 24, WIDTH = 64 };
@@ -413,8 +413,8 @@ static void a_log_prob_does_not_depend_on_the_rows_beside_it(void **state)
     }
 }
 
-/* All tokens at once, and the first chunk before the others; the last one, of four, is
- * too short for any plan. */
+/* All tokens at once equal the first chunk and then the others. The last chunk, of four
+ * tokens, is too short for any plan. */
 static void sums_over_tokens_are_chunk_by_chunk(void **state)
 {
     enum { TOKENS = 2 * KG_PRODUCT_CHUNK + 4 };
@@ -438,7 +438,7 @@ static void sums_over_tokens_are_chunk_by_chunk(void **state)
     release(&once);
 }
 
-/* The shape alone says so, for one row and for many. */
+/* Shape and alignment alone decide, for one row and for many. */
 static void odd_shapes_are_own_products(void **state)
 {
     (void)state;
@@ -476,10 +476,10 @@ static void products_of_fp32_are_exact(void **state)
     buffer_free(c.data);
 }
 
-/* What a run is compared by when it is resumed, and what users see. */
+/* The text that users see, and by which a resumed run is compared. */
 static void the_library_and_its_plans_are_named(void **state)
 {
-    /* offers for many rows, and for few alone */
+    /* other offers for many rows, and for few only */
     static const enum kg_fake_mode others[] = {KG_FAKE_OTHER_MANY, KG_FAKE_OTHER_FEW};
     char usual[300], other[300], again[300];
     const char *behind;
@@ -491,7 +491,7 @@ static void the_library_and_its_plans_are_named(void **state)
         !strstr(usual, in_dir("lib/" BLAS_FILE)))
         fail_msg("%s", usual);
     assert_true(backend()->exact(KG_F32) && !backend()->exact(KG_BF16));
-    /* by what plans are, whatever else their bytes hold */
+    /* depends on what plans are, not on other bytes of theirs */
     for (int i = 0; i < 10; i++) {
         backend()->describe(again, sizeof again);
         assert_string_equal(again, usual);
@@ -507,8 +507,8 @@ static void the_library_and_its_plans_are_named(void **state)
     }
 }
 
-/* ---- what exactness is measured by ---- */
-/* Split sums and memory, a plan that others are pinned away from: tried once. */
+/* ---- unpinned: what exactness is measured against ---- */
+/* Unpinned, plans may split sums and use memory; each shape is tried once. */
 static void unpinned_the_fastest_of_all_is_taken(void **state)
 {
     double before;
@@ -526,8 +526,8 @@ static void unpinned_the_fastest_of_all_is_taken(void **state)
     is_made_by(1, KG_FAKE_HALVES, 1);
 }
 
-/* The fastest leaves factors out: of each kind, in either type, added to or not, for few
- * rows and for many. */
+/* The fastest plan omits factors: it is not taken for any kind, type of C, accumulation
+ * or number of rows. */
 static void unpinned_a_plan_without_the_product_is_not_taken(void **state)
 {
     static const int64_t rows[] = {1, 16, 40, 1100};
@@ -547,7 +547,7 @@ static void unpinned_a_plan_without_the_product_is_not_taken(void **state)
     }
 }
 
-/* Of each kind, added to or not, and of tokens one sum. */
+/* Products of each kind, accumulating or not; a sum over tokens is one call. */
 static void unpinned_products_are_products(void **state)
 {
     enum { MANY = 2 * KG_PRODUCT_CHUNK + 8 };
@@ -577,7 +577,7 @@ static void unpinned_products_are_products(void **state)
     }
 }
 
-/* No run has such a manifest: what was measured says how. */
+/* Measurements say that plans were not pinned; runs never use this. */
 static void unpinned_is_said(void **state)
 {
     char text[300];
@@ -591,7 +591,7 @@ static void unpinned_is_said(void **state)
     assert_null(strstr(text, "unpinned"));
 }
 
-/* Rows that lie apart, after rows that do not. */
+/* Rows with gaps between them, after rows without. */
 static void unpinned_rows_may_lie_apart(void **state)
 {
     struct operands o, apart;
@@ -603,7 +603,7 @@ static void unpinned_rows_may_lie_apart(void **state)
     apart.c = matrix_of(KG_F32, 40, 2 * o.c.cols, 3);
     apart.c.cols = o.c.cols;
     multiply(&o, KG_MATMUL_NT, false);
-    fake.set(KG_FAKE_USUAL); /* whatever was made last is forgotten */
+    fake.set(KG_FAKE_USUAL); /* forgets the last product */
     multiply(&apart, KG_MATMUL_NT, false);
     for (int64_t r = 0; r < 40; r++)
         assert_memory_equal((float *)apart.c.data + r * apart.c.stride,
@@ -613,7 +613,7 @@ static void unpinned_rows_may_lie_apart(void **state)
     release(&o);
 }
 
-/* Whoever makes products stays, with the bits of before. */
+/* `who` still makes products, with the bits of before. */
 static void is_still_by(const char *who, const struct operands *o, const float *before)
 {
     char text[300];
@@ -668,7 +668,7 @@ static void unpinned_a_shape_without_plans_is_refused(void **state)
 }
 
 /* ---- memory ---- */
-/* The first product of m rows, while no memory is given to anyone. */
+/* Makes the first product of m rows while every allocation fails. */
 static void is_made_when_full(const struct operands *all, enum kg_matmul_kind kind,
                               bool accumulate, int64_t m)
 {
@@ -685,8 +685,8 @@ static void is_made_when_full(const struct operands *all, enum kg_matmul_kind ki
     buffer_free(some.c.data);
 }
 
-/* Of a weight, what kg_product_room says is enough: at every number of rows, tried,
- * padded or cut. */
+/* What kg_product_room says is enough for a weight at every number of rows: tried, padded
+ * or divided. */
 static void needs_no_more(enum kg_fake_mode mode, enum kg_matmul_kind kind,
                           enum kg_dtype dtype, bool accumulate)
 {
@@ -713,8 +713,8 @@ static void trials_take_what_was_reserved(void **state)
     needs_no_more(KG_FAKE_OTHER_HUGE, KG_MATMUL_NT, KG_F32, false);
 }
 
-/* A shape that nobody named: what is asked for is what is missing, and it costs nothing
- * but this product. */
+/* For a shape without reserved memory, the error names what is missing, and only this
+ * product fails. */
 static void a_trial_without_memory_is_refused_and_made_later(void **state)
 {
     struct operands o;
@@ -774,7 +774,7 @@ static void a_library_that_is_not_there_is_refused(void **state)
     refuses("nowhere", KG_ENOTFOUND, says);
 }
 
-/* Whose plans are pinned: the one that is open goes on, and is no other's. */
+/* The open library, whose plans are pinned, stays in use; another one is refused. */
 static void a_second_library_is_refused(void **state)
 {
     char says[300], text[300];

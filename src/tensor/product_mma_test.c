@@ -65,12 +65,12 @@ static float defined(const struct shape *s, struct kg_mat a, struct kg_mat b, in
 }
 
 /* ---- operands ---- */
-/* How a matrix lies: elements between its rows, and before its first. */
+/* Layout of a matrix: elements between its rows, and before its first row. */
 struct place {
     int64_t between, before;
 };
 
-/* What is not of it is no number. */
+/* A random matrix in this layout; all other elements are NaN. */
 static struct kg_mat placed(enum kg_dtype t, int64_t rows, int64_t cols, struct place p)
 {
     const int64_t stride = cols + p.between, n = rows * stride + p.before;
@@ -144,7 +144,8 @@ static void element_is(const struct shape *s, const struct operands *o,
                 scale * 0x1p-18 + (o->c.dtype == KG_F32 ? 0 : fabs(exact) * 0x1p-8));
 }
 
-/* Every element of a small product, some of a large one; beside c nothing is written. */
+/* Checks every element of a small product, some of a large one; nothing is written
+ * outside c. */
 static void check(const struct shape *s, enum kg_dtype out, bool add, struct place at)
 {
     struct operands o = operands(s, out, at);
@@ -164,7 +165,7 @@ static void check(const struct shape *s, enum kg_dtype out, bool add, struct pla
     operands_free(&o);
 }
 
-/* Rows of 16 bytes, those that begin anywhere, and a matrix that does. */
+/* Aligned rows, unaligned rows, and an unaligned matrix. */
 static const struct place places[] = {{0, 0}, {8, 8}, {3, 0}, {8, 1}, {0, 5}};
 
 static void an_element_is_its_chain(void **state)
@@ -213,9 +214,9 @@ static void rows_equal(struct kg_mat got, struct kg_mat want, const char *what)
                      (long long)got.rows);
 }
 
-/* By one of two instructions: tiles of a device with both are large from some rows and
- * columns on, and their last ones stick out of c; more places of factors than a pipeline
- * has, and a last one that is not full. */
+/* A device with two instructions uses large tiles from some rows and columns on, the last
+ * of which extend beyond c. Factors take more stages than the pipeline has, and the last
+ * stage is not full. */
 static void large_products_are_chains_too(void **state)
 {
     static const int64_t few[][3] = {{65, 72, 8},    {128, 256, 64}, {130, 264, 72},
@@ -240,7 +241,7 @@ static void large_products_are_chains_too(void **state)
     assert_true(!emulated() || kg_emu_products() > before);
 }
 
-/* c of any place: its neighbours do not move as one. */
+/* An unaligned c, whose adjacent elements cannot be stored as one. */
 static void large_products_go_anywhere(void **state)
 {
     const struct shape s = {KG_MATMUL_NT, emulated() ? 140 : 2000,
@@ -261,7 +262,7 @@ static void large_products_go_anywhere(void **state)
     }
 }
 
-/* Bits of a device with the instruction of four warps are those without it. */
+/* A device with the four-warp instruction has the bits of one without it. */
 static void the_other_instruction_has_no_say(void **state)
 {
     (void)state;
@@ -316,7 +317,8 @@ static void a_row_is_the_same_among_any_others(void **state)
     check_rows(KG_MATMUL_NN, KG_F32, 300, 140, 24);
 }
 
-/* Row 3 of a and vector 5 of b are no numbers: row 3 and column 5 of c alone. */
+/* Row 3 of a and vector 5 of b are NaN or infinite: so are row 3 and column 5 of c, and
+ * nothing else. */
 static void no_number_stays_in_its_row(void **state)
 {
     (void)state;
@@ -339,7 +341,7 @@ static void no_number_stays_in_its_row(void **state)
     }
 }
 
-/* Tokens at once, or in calls that end at chunks. */
+/* All tokens at once have the bits of calls that end at chunks. */
 static void calls_add_up_as_chunks_do(void **state)
 {
     const struct shape s = {KG_MATMUL_TN, 30, 21, 3 * KG_PRODUCT_CHUNK + 40};
@@ -361,7 +363,7 @@ static void calls_add_up_as_chunks_do(void **state)
     operands_free(&o);
 }
 
-/* What nothing can pass: it launches, and ends without a fault. */
+/* The fastest that a device can be: launches, and ends without a fault. */
 static void the_loops_in_registers_run(void **state)
 {
     float *one = buffer_of(1, sizeof *one), back;

@@ -11,7 +11,7 @@
 
 static struct kg_err err;
 
-/* Columns of a matrix that is `more` wider, whose others stay as they are. */
+/* The first columns of a matrix that is `more` wider; the others must stay unchanged. */
 static struct kg_mat within(int64_t rows, int64_t cols, int64_t more, uint32_t seed)
 {
     random_state = seed;
@@ -89,7 +89,7 @@ static void by_each_maker_too(void **state)
     }
 }
 
-/* In the library that is open; NULL where there is none. */
+/* *function <- the address of `name` in the open library. */
 static void reach(void *function, const char *name)
 {
     void *library = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
@@ -100,7 +100,7 @@ static void reach(void *function, const char *name)
     dlclose(library); /* the backend has it open, too */
 }
 
-/* cuBLASLt may have the plan of a shape only for sums in the result. */
+/* cuBLASLt may have a plan for a shape only if the sums are in the result. */
 static void sums_that_a_plan_does_not_take_are_copied(void **state)
 {
     static const char *const makers[] = {"cublas", "unpinned"};
@@ -172,7 +172,7 @@ static void sums_overlap_nowhere_or_everywhere(void **state)
         buffer_free(owned[i]);
 }
 
-/* But an operation's scratch, which stays. */
+/* Closes all but an operation's scratch, which stays. */
 static int close_library(void **state)
 {
     setenv("KEDGE_TEST_PRODUCTS", "own", 1);

@@ -90,7 +90,7 @@ static kg_status zero(void *arg, struct kg_err *why)
     return kg_buf_zero(z->be, z->to, 64, why);
 }
 
-/* How many of two calls are records. */
+/* How many of two calls are replayed. */
 static int recorded(void *to)
 {
     struct zeros z = {backend(), to};

@@ -11,7 +11,7 @@ struct shape {
     int64_t rows, n, k; /* of x (rows, k); W (n, k) */
 };
 
-/* Numbers of many bits, as a device computes zeros faster. */
+/* Numbers with many set bits: a device computes zeros faster. */
 static struct kg_mat numbers(int64_t rows, int64_t cols)
 {
     struct kg_mat m = matrix(KG_BF16, rows, cols);
@@ -40,7 +40,8 @@ static kg_status multiply(void *arg, struct kg_err *e)
     return KG_OK;
 }
 
-/* Of one of `times`, as a record: the first call chooses plans, the second records. */
+/* Seconds of one of `times`, in a record: the first call chooses plans, the second
+ * records, later ones replay. */
 static double seconds_of(kg_status (*body)(void *arg, struct kg_err *err), void *arg,
                          int times, const void *out)
 {
@@ -58,7 +59,7 @@ static double seconds_of(kg_status (*body)(void *arg, struct kg_err *err), void 
     return (kg_clock_seconds() - before) / times;
 }
 
-/* Of x, W and y of a layer the three products. */
+/* The three products of a layer's x, W and y. */
 static void measure(struct shape s)
 {
     static const char *const names[] = {"x W^T", "dy W", "dy^T x"};
@@ -123,7 +124,8 @@ static kg_status go_back_all(void *arg, struct kg_err *e)
     return KG_OK;
 }
 
-/* Of what a query and a key that it sees multiply: two products forward, five backward.
+/* Counts what a query and a key that it sees multiply: two products forward, five
+ * backward.
  */
 static void measure_attention(int heads, int kv_heads, int hd, int n_seqs, int length)
 {

@@ -19,7 +19,7 @@ static void *function(const char *name)
     return at;
 }
 
-/* Of the next weight one plan, which adds this number of factors at once. */
+/* For the next weight, the library has one plan, which adds so many factors at once. */
 static void use(int64_t added)
 {
     void (*offer)(enum kg_fake_mode), (*add)(int64_t);
@@ -27,7 +27,7 @@ static void use(int64_t added)
     void *at;
 
     setenv("KEDGE_TEST_PRODUCTS", "own", 1);
-    (void)backend(); /* forgets */
+    (void)backend(); /* forgets plans */
     library = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
     assert_non_null(library);
     memcpy(&offer, (at = function("kg_fake_set"), &at), sizeof offer);
@@ -50,7 +50,7 @@ static struct kg_mat numbers(int64_t rows, int64_t cols)
     return m;
 }
 
-/* c <- tokens [from, from + n) of a and b, or added to it */
+/* c <- or += the sum over tokens [from, from + n) of a and b */
 static void sum(struct kg_mat c, struct kg_mat a, struct kg_mat b, int64_t from,
                 int64_t n, bool add)
 {
@@ -59,8 +59,8 @@ static void sum(struct kg_mat c, struct kg_mat a, struct kg_mat b, int64_t from,
         fail_msg("%s", err.message);
 }
 
-/* Own kernels take no time on the emulation's clock: they are used as soon as they have
- * the bits, for whole chunks, and nothing but time tells. */
+/* Own kernels take no time on the emulation's clock, so they are used if they have the
+ * bits, for whole chunks; results are the same. */
 static void own_sums_are_used_where_they_have_the_bits(void **state)
 {
     static const int64_t added[] = {8, 16};
@@ -79,7 +79,7 @@ static void own_sums_are_used_where_they_have_the_bits(void **state)
         sum(once, a, b, 0, TOKENS, false);
         assert_true((kg_emu_products() > before) == (added[i] == 16));
         before = kg_emu_products();
-        for (int64_t t = 0; t < TOKENS; t += 1000) /* of no whole chunk */
+        for (int64_t t = 0; t < TOKENS; t += 1000) /* not whole chunks */
             sum(parts, a, b, t, t + 1000 < TOKENS ? 1000 : TOKENS - t, t > 0);
         assert_true(kg_emu_products() == before);
         for (int64_t t = 0; t < TOKENS; t += KG_PRODUCT_CHUNK)

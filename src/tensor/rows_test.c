@@ -62,8 +62,8 @@ static struct kg_mat copy_of_mat(struct kg_mat m)
     return m;
 }
 
-/* A norm into both types, its gradient into its own place, then added to that; a bias and
- * the gradients of one of either type. */
+/* A norm into both types; its gradient in place of dy, then added to dx; a bias and its
+ * gradient. */
 static struct results run(const struct kg_backend *be, const struct shape *s,
                           struct kg_mat x, struct kg_mat dy, struct kg_mat narrow,
                           struct kg_vec w)
@@ -117,7 +117,7 @@ static void compare(const struct shape *s, const struct results *want,
     }
 }
 
-/* More chunks than a block has at once. */
+/* More chunks than a block of threads takes at once. */
 static void a_sum_over_many_rows_has_the_bits_of_the_cpu(void **state)
 {
     enum { ROWS = 64 * 64 + 100, COLS = 9 };
@@ -155,7 +155,7 @@ static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
     }
 }
 
-/* Of x apart, as the columns of a product may be. */
+/* x has gaps between its rows, as columns of a product may have. */
 static void heads_are_normed_as_rows_are(void **state)
 {
     static const struct shape heads = {74, 60, 21}, each = {222, 20, 0};
@@ -202,8 +202,8 @@ static void heads_are_normed_as_rows_are(void **state)
 enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
 enum { LAID_OUT = 8 };
 
-/* out (LAID_OUT): h, dgate and dup of both gates, a GELU and a layer norm of rows of so
- * many columns, from element `first` of memory on. */
+/* out (LAID_OUT): h, dgate and dup of both gates, a GELU and a layer norm, of rows of
+ * `cols` columns from element `first` of memory on. */
 static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
                       int64_t first)
 {
@@ -233,7 +233,7 @@ static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int
         buffer_free((uint16_t *)m[i].data - first);
 }
 
-/* A backend may move several elements as one where rows begin and end as it likes it. */
+/* A backend may move several elements at once if rows are aligned. */
 static void rows_have_the_same_bits_however_they_lie(void **state)
 {
     static const int64_t cols[] = {1040, 24, 13}, first[] = {0, 8, 1};
@@ -258,8 +258,8 @@ static void rows_have_the_same_bits_however_they_lie(void **state)
     buffer_free(x);
 }
 
-/* Patterns of bits 2^12 apart; the gate's are no larger than 1e12, as a NaN that arises
- * has any bits. */
+/* Bit patterns 2^12 apart; the gate's values are at most 1e12, because the bits of a NaN
+ * that an operation makes are unspecified. */
 static void numbers_of_any_size_have_the_same_bits(void **state)
 {
     enum { COLS = 1 << 20, OUT = 4 };
@@ -295,7 +295,7 @@ static void numbers_of_any_size_have_the_same_bits(void **state)
     buffer_free(y);
 }
 
-/* A slab is one row, which a device casts by pieces. */
+/* A slab is one row, which a device casts in pieces. */
 static void a_row_longer_than_a_launch_is_cast(void **state)
 {
     enum { COLS = (1 << 20) + 5 };
@@ -317,7 +317,7 @@ static void a_row_longer_than_a_launch_is_cast(void **state)
 /* ---- moving and adding ---- */
 enum { FROM = 23, TO = 9, MOST_PLACES = 40 };
 
-/* Rows of a matrix that lies as asked, of the numbers of another one. */
+/* A matrix of zeros that begins at element `first` of memory, with gaps between rows. */
 static struct kg_mat laid(enum kg_dtype t, int64_t rows, int64_t cols, int64_t first)
 {
     struct kg_mat m = matrix(t, rows, cols + 16);
@@ -361,7 +361,7 @@ static void move_laid(enum kg_dtype t, int64_t cols, int64_t first)
             must_have("scattered", pool, rows[r], c, get(src, rows[r], c));
         }
     for (int c = 0; c < cols + 16 - first;
-         c++) /* a row of none, and what is beside one */
+         c++) /* a row that is not written, and the gap after one */
         must_have("left alone", pool, c < cols ? 1 : rows[0], c, 0);
     buffer_free(rows);
     unlay(src, first);
@@ -382,7 +382,7 @@ static void rows_are_moved_however_they_lie(void **state)
         }
 }
 
-/* Row 3 of dst adds nothing, and row 5 begins with -0; the first adds 12 rows. */
+/* Row 0 of dst adds 12 rows, row 3 none, and row 5 one row of -0. */
 static void add_laid(int64_t cols, int64_t first)
 {
     static const int32_t n[TO] = {12, 1, 2, 0, 5, 1, 7, 1, 3};

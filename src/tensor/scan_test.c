@@ -26,7 +26,7 @@ struct scan_case {
     struct kg_mat want, got; /* (QUERIES, rows) */
 };
 
-/* fp16 with subnormals and both zeros among them; whole numbers of every size. */
+/* fp16 with subnormals and both zeros; int8 of every size. */
 static void fill(struct scan_case *s)
 {
     uint16_t *halves = block_of(s->codes.cols, sizeof *halves);

@@ -16,7 +16,7 @@
 
 enum { ROWS = 11, COLS = 7 * KG_LANES, DEPTH = 5, MOST = 96 };
 
-/* Small numbers, no two alike nearby. */
+/* Small numbers; neighbours differ. */
 static float number(int i) { return (float)((i * 37 + 11) % 101 - 50) / 16; }
 
 static void fill(float *x, int n, int salt)
@@ -64,7 +64,7 @@ static void a_product_is_its_chains_and_touches_nothing_else(void **state)
             }
 }
 
-/* Into a tile and back: a part of a matrix of either type, whatever its width. */
+/* A part of a matrix of either type, of any width, goes to a tile and back. */
 static void a_part_is_loaded_padded_and_stored_alone(void **state)
 {
     static float tile[8 * MOST], f[12 * 50], g[12 * 50];
@@ -111,7 +111,7 @@ static void a_tile_is_transposed(void **state)
             assert_true(to[c * MOST + r] == from[r * MOST + c]);
 }
 
-/* Nothing behind the matrix is read. */
+/* Nothing after the matrix is read. */
 static void check_transposed(bool bf16, int rows, int cols)
 {
     static float to[4 * KG_LANES * MOST], room[4 * KG_LANES * MOST];
