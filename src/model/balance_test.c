@@ -62,7 +62,7 @@ static void close_balanced(struct balanced *b)
     test_reference_close(&b->r);
 }
 
-/* balance . p_sum of a kept forward. */
+/* The dot product of balance and p_sum of a forward. */
 static double loss_of(struct balanced *b)
 {
     struct kg_mat hidden;

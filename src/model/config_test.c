@@ -90,7 +90,7 @@ static void llama3_scaling_is_read_whole(void **state)
         if ((parse_with(&c, text) == KG_OK) != (miss == 8))
             fail_msg("%s: %s", text, miss == 8 ? err.message : "not refused");
     }
-    struct kg_model_config other; /* an unknown field may not come first */
+    struct kg_model_config other; /* an unknown field in first place is refused, too */
     snprintf(text, sizeof text,
              "\"rope_scaling\": {\"attention_factor\": 2.0, \"rope_type\": \"llama3\", "
              "%s, %s, %s, %s}",

@@ -64,7 +64,7 @@ static void move(struct kg_model *m, uint32_t salt)
     kg_mem_free(w);
 }
 
-/* ---- PEFT's own ---- */
+/* ---- adapters made by PEFT ---- */
 
 static void open_golden(struct kg_model **m, char dir[64], int which)
 {
@@ -239,8 +239,8 @@ static void test_of_uneven_ranks_too(void **state)
     check_slopes("qwen3_moe", uneven(), 5);
 }
 
-/* The parts have one A, whose gradient is the sum over the parts, and one B, each with
- * its rows of it. */
+/* The parts share one A, whose gradient is the sum over the parts, and one B, of which
+ * each part has its own rows. */
 static void test_parts_of_a_fused_tensor_share_an_a(void **state)
 {
     (void)state;
@@ -708,7 +708,7 @@ static void test_an_adapter_of_another_base_is_refused_by_hash(void **state)
     put_text(adapter, "{\"format\": 1}");
     check_beside(same, adapter, "'hash'");
     NEED(kg_file_remove_tree(kg_path_in(adapter, "kedge_base.json").text, err));
-    check_beside(other, adapter, NULL); /* like a folder of PEFT */
+    check_beside(other, adapter, NULL); /* no hash, like PEFT's folders */
     test_dir_remove(adapter);
     test_dir_remove(same);
     test_dir_remove(other);

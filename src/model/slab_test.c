@@ -119,7 +119,7 @@ static void test_a_slab_that_finds_no_memory_has_none(void **state)
     kg_slab_release(&s);
 }
 
-/* ---- cuts ---- */
+/* ---- shards ---- */
 static void check_cuts(int64_t n, int64_t parts)
 {
     int64_t at = 0, least = INT64_MAX, most = 0;

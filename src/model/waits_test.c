@@ -16,7 +16,7 @@ struct waits {
     uint64_t forward, ask, load, backward;
 };
 
-/* How to make a world. */
+/* The parameters of a world. */
 struct how {
     const char *products, *model;
     enum kg_dtype ct;
@@ -203,7 +203,7 @@ static void log_probs_are_all_that_a_micro_batch_waits_for(void **state)
     }
 }
 
-/* ---- what crosses ---- */
+/* ---- bytes copied ---- */
 /* Bytes of an array in a transfer: arrays are aligned to 256 bytes. */
 static uint64_t piece(int64_t n, size_t each)
 {
@@ -249,7 +249,7 @@ static void a_micro_batch_moves_what_is_said(void **state)
     must_move(5);
 }
 
-/* ---- faults, planted ---- */
+/* ---- planted faults ---- */
 static kg_status waits_first(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                              struct kg_mat gate, struct kg_mat up, struct kg_err *e)
 {

@@ -1,5 +1,5 @@
-/* Trajectories without a reward: in every row, the others get the advantages that they
- * get without them, and they get 0. */
+/* Trajectories without a reward get advantage 0; the others get, in every row, the
+ * advantages that they would get without them. */
 #include "base/mem.h"
 #include "policy/policy_internal.h"
 #include "policy/policy_testing.h"

@@ -280,7 +280,7 @@ static void wide_open(struct kg_algo *algo, const struct kg_surrogate_row *row)
     algo->kl_beta = row->own_kl ? 0.3 : 0;
 }
 
-/* Value: the mean over a sequence's terms. Gradient: of their sum. */
+/* Value: the mean over a sequence's terms. Gradient: that of their sum. */
 static double evaluate(double gradient[2][VOCAB], struct pairs *x,
                        const struct kg_algo *algo)
 {

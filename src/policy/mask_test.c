@@ -49,7 +49,7 @@ static double loss(void)
     return g.loss;
 }
 
-/* Exactly the completions in `gone` have zero terms; the others have those that they have
+/* Exactly the completions in `gone` have zero terms; the terms of the others are those
  * without a mask. */
 static void takes(const char *surrogate, const char *mask, const char *delta,
                   const bool gone[S])

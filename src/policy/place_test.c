@@ -114,9 +114,7 @@ static void expected_gradient(double gradient[CONTEXTS][BRANCH], struct tree *w)
             add_score(gradient, w, path_context(i, t), path_token(i, t), a[at[i] + t]);
 }
 
-/* beta grad KL(p
- *
- * q) over whole completions. */
+/* beta grad KL(p||q) over whole completions. */
 static void of_answers(double gradient[CONTEXTS][BRANCH], struct tree *w)
 {
     memset(gradient, 0, sizeof(double[CONTEXTS][BRANCH]));

@@ -140,7 +140,7 @@ enum { NUMBERS = 26 };
 static const struct asked {
     enum kg_policy_table table;
     evaluate_fn *evaluate;
-    struct number numbers[NUMBERS]; /* ended by one without a key */
+    struct number numbers[NUMBERS]; /* the last one has no key */
 } asked[] = {
     {KG_TABLE_SURROGATE,
      surrogate,

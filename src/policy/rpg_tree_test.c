@@ -38,11 +38,7 @@ static void choose(const char *row, uint64_t seed)
         reward[i] = z[i];
 }
 
-/* -grad J, J = E_p[R] - beta D over whole completions, D = KL(p
- *
- * old) or KL(old
- *
- * p). */
+/* -grad J, J = E_p[R] - beta D over whole completions, D = KL(p||old) or KL(old||p). */
 static void objective(double gradient[CONTEXTS][BRANCH], struct tree *w, bool forward)
 {
     memset(gradient, 0, sizeof(double[CONTEXTS][BRANCH]));

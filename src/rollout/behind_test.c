@@ -141,7 +141,7 @@ static void assert_same(const struct kg_traj *a, const struct kg_traj *b)
     }
 }
 
-/* ---- both ways ---- */
+/* ---- with and without the slot `feed` ---- */
 static void compare(bool adjusts, int width)
 {
     struct kg_backend waits = *backend();
@@ -293,7 +293,7 @@ static void the_host_waits_for_the_step_before_alone(void **state)
     release(t, 2);
 }
 
-/* ---- faults, planted ---- */
+/* ---- planted faults ---- */
 static kg_status no_wait(uint64_t mark, struct kg_err *e)
 {
     (void)mark, (void)e;

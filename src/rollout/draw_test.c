@@ -126,7 +126,7 @@ static struct kg_draw *how_of(const struct problem *p)
     return how;
 }
 
-/* ---- both ways ---- */
+/* ---- the device against the host ---- */
 static void same_pick(const struct kg_sampler_pick *a, const struct kg_sampler_pick *b)
 {
     assert_int_equal(a->token, b->token);
@@ -259,7 +259,7 @@ static void what_a_target_falls_in_is_found(void **state)
         }
 }
 
-/* ---- what else is asked ---- */
+/* ---- other outputs ---- */
 static void logits_of_single_rows_come_to_the_host(void **state)
 {
     enum { V = 700, N = 9 };

@@ -352,7 +352,7 @@ static void so_are_they_where_a_layer_looks_through_a_window(void **state)
 struct seen {
     struct kg_rollout *r;
     int tokens, ended;
-    struct kg_traj *cancel; /* at the next token */
+    struct kg_traj *cancel; /* cancel it at the next token */
     struct kg_err failure;
     bool stop;
 };

@@ -63,7 +63,7 @@ static int32_t n_in(enum kg_slot_state state) { return s.in[state].n; }
 
 static int32_t n_free(void) { return s.pool[KG_KV_ALL].free.n; }
 
-/* ---- what always holds ---- */
+/* ---- invariants ---- */
 
 static void count(int32_t *holders, const struct kg_table *t, int64_t n_blocks)
 {
@@ -363,7 +363,7 @@ static void a_table_goes_round_in_what_a_window_sees(void **state)
         assert_int_equal(seen_by(a, i), seen_by(a, i - 3));
     assert_int_equal(p->free.n, 0);
     move(a, KG_SLOT_RUNNING);
-    assert_int_equal(p->free.n, 1); /* with the group, a block only it held */
+    assert_int_equal(p->free.n, 1); /* freed: a block that only the group held */
     kg_sched_pass(&s, a, 8);
     check();
     assert_int_equal(p->free.n, 1); /* nothing is shared: all three are its own */

@@ -90,7 +90,8 @@ static void both_agree(const struct given *g)
     gradient_release(&got);
 }
 
-/* On a device, sequences are longer and heads more, to occupy its multiprocessors. */
+/* On a device, sequences are longer and there are more heads, to occupy its
+ * multiprocessors. */
 static void fill(struct problem *p)
 {
     for (int s = 0; s < p->n_seqs; s++)

@@ -128,7 +128,7 @@ static void a_long_sequence_has_several_parts(void **state)
                            .lengths = {600}});
 }
 
-/* ---- chunks and pages ---- */
+/* ---- chunks and blocks ---- */
 static void chunks_begin_anywhere(void **state)
 {
     static const int from[] = {1, 63, 64, 65, 130, 255, 256, 257};

@@ -479,9 +479,9 @@ static int64_t launches_of(const struct problem *p, bool all)
     return kg_emu_lose(-1) - before;
 }
 
-/* Kernels take a few microseconds, so gaps between launches count. Two launches are for
- * some tiles, whatever is asked of their logits but lists and sets; one is for all tiles
- * of a row, and one subtracts lse. */
+/* Kernels take a few microseconds, so gaps between launches count. A group of tiles takes
+ * two launches, whatever is asked of its logits but lists and sets; then one launch
+ * combines the tiles of a row, and one subtracts lse. */
 static void tiles_are_launched_twice_whatever_is_asked(void **state)
 {
     struct problem p = {

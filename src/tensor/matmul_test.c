@@ -1,6 +1,6 @@
-/* Products keep their bits for any number of rows and threads, in enclosing regions, with
- * strides, and in new threads. Values are compared with the plain version in op_test.c,
- * and here for shapes of every path.
+/* Products keep their bits for any number of rows and threads, inside parallel regions,
+ * with strides, and in new threads. Values are compared with the plain version in
+ * op_test.c, and here for shapes of every path.
  */
 #include "base/folder_testing.h"
 #include "base/fpmode.h"
@@ -747,7 +747,7 @@ static void running_out_of_memory_is_a_status(void **state)
     widened_free(m[2]);
 }
 
-/* ---- what doctor says ---- */
+/* ---- the checks of kedge doctor ---- */
 static void the_self_check_passes_where_products_exist(void **state)
 {
     (void)state;
@@ -807,7 +807,7 @@ enum slip {
     LAST_ROW,     /* the last row is left as it was */
     LAST_COLUMN,  /* so is the last column */
     BEHIND_1024,  /* rows after 1,024 repeat those before */
-    OTHER_SIGN,   /* of one row */
+    OTHER_SIGN,   /* one row has the wrong sign */
     COARSE,       /* sums are rounded to bf16 in fp32 */
     TRANSPOSED_B, /* the right factor is read as another kind's */
     SLIPS

@@ -290,7 +290,7 @@ static void draws_do_not_depend_on_cuts_or_threads(void **state)
     bf16_case_free(&c);
 }
 
-/* ---- what else is stored of the new weights ---- */
+/* ---- rounded copies of the new weights ---- */
 enum { WAYS = 160 /* runs: more than a launch takes */, WAY = 512 /* elements apart */ };
 
 static void updates_store_runs_rounded(void **state)

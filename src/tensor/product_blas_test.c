@@ -30,7 +30,8 @@ static void reach(void *function, const char *name)
     memcpy(function, &at, sizeof at);
 }
 
-/* Opens the backend with the library of a folder; products: plans pinned, or not. */
+/* Opens the backend with the library of a folder. products: "cublas", plans pinned, or
+ * "unpinned". */
 static kg_status open_by(const char *products, const char *folder)
 {
     const struct kg_backend *be;

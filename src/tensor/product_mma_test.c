@@ -288,7 +288,7 @@ static void the_other_instruction_has_no_say(void **state)
     }
 }
 
-/* ---- what has no say ---- */
+/* ---- what must not change a bit ---- */
 static void check_rows(enum kg_matmul_kind kind, enum kg_dtype out, int64_t most,
                        int64_t n, int64_t k)
 {
@@ -363,7 +363,8 @@ static void calls_add_up_as_chunks_do(void **state)
     operands_free(&o);
 }
 
-/* The fastest that a device can be: launches, and ends without a fault. */
+/* kg_op_peak, whose result bounds the speed of products: it launches and ends without a
+ * fault. */
 static void the_loops_in_registers_run(void **state)
 {
     float *one = buffer_of(1, sizeof *one), back;
@@ -376,7 +377,7 @@ static void the_loops_in_registers_run(void **state)
     buffer_free(one);
 }
 
-/* ---- who makes them ---- */
+/* ---- who makes products ---- */
 static void the_backend_says_who_makes_products(void **state)
 {
     char text[256];
