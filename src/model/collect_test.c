@@ -20,7 +20,7 @@ struct asked {
     const char *fails; /* FAKE_NCCL after the first refresh; NULL: none */
 };
 
-/* Bytes that a rank sends to each other one: its shard as products read it, and four
+/* Bytes that a rank sends. To each other rank: its shard as products read it, and four
  * agreements: at both ends, and before and after the one bucket. */
 static uint64_t foretold(const struct kg_model *m, const struct kg_ranks *r)
 {

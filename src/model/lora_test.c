@@ -296,8 +296,9 @@ static int count_products_back(const char *targets)
     return products_back;
 }
 
-/* Two layers of seven matrices. No adapter depends on inputs below the lowest one, so
- * their gradients are not computed. */
+/* Two layers of seven matrices: dy W of each, dy B and u A of each adapter. In layer 0,
+ * nothing is computed below the lowest branch that has an adapter, and q, k and v, whose
+ * input needs no gradient, have dy B alone. */
 static void test_nothing_goes_below_the_lowest_adapter(void **state)
 {
     (void)state;

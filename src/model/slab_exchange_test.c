@@ -82,8 +82,8 @@ static bool came(const struct slabs *s, const struct kg_ranks *r)
     return true;
 }
 
-/* Bytes that a rank sends: its range; an agreement before and after each of two pieces;
- * and the length of the longest range. */
+/* Bytes that a rank sends: its range; and to each other rank, an agreement before and
+ * after each of two pieces, and the length of the longest range. */
 static uint64_t foretold(const struct kg_ranks *r)
 {
     static const uint64_t own[] = {N, LITTLE, 0};

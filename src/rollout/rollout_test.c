@@ -545,7 +545,8 @@ static void a_prompt_is_computed_once_for_its_group(void **state)
     kg_rollout_free(r);
 }
 
-/* Each trajectory equals the one without stop ids, up to the first stop id. */
+/* Each trajectory equals the one without stop ids, up to and including the first stop
+ * id. */
 static void stop_ids_end_a_trajectory(void **state)
 {
     struct kg_sampling s = sampling();

@@ -48,7 +48,7 @@ struct run {
     struct kg_request requests[ALL];
     int n;
     struct kg_traj trajs[ALL];
-    int32_t most_seen; /* blocks of windowed layers in use, when all decode */
+    int32_t most_seen; /* most blocks of windowed layers in use while all decode */
     int32_t most_running;
 };
 

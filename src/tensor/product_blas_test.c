@@ -540,7 +540,7 @@ static void unpinned_a_plan_without_the_product_is_not_taken(void **state)
         struct operands o;
 
         if (kind == KG_MATMUL_TN && rows[i / 5] < 16)
-            continue; /* as many as are left out */
+            continue; /* no more factors than the plan omits */
         o = operands_of(kind, i % 5 == 1 ? KG_BF16 : KG_F32, rows[i / 5]);
         multiply(&o, kind, i % 5 >= 3);
         assert_int_not_equal(fake.last().plan, KG_FAKE_SHORT);

@@ -62,8 +62,8 @@ static struct kg_mat copy_of_mat(struct kg_mat m)
     return m;
 }
 
-/* A norm into both types; its gradient in place of dy, then added to dx; a bias and its
- * gradient. */
+/* A norm into both types; its gradient in place of dy, and added to other values; a bias
+ * and its gradient. */
 static struct results run(const struct kg_backend *be, const struct shape *s,
                           struct kg_mat x, struct kg_mat dy, struct kg_mat narrow,
                           struct kg_vec w)
