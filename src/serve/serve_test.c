@@ -512,8 +512,8 @@ static void an_answer_ends_by_stop_id(void **state)
     end();
 }
 
-/* n answers with seed s are the answers of n requests with seeds s, s + 1, ..., also where
- * a new draw begins (at seed 4096). */
+/* n answers with seed s are the answers of n requests with seeds s, s + 1, ..., also
+ * where a new draw begins (at seed 4096). */
 static void answer_i_is_drawn_with_seed_plus_i(void **state)
 {
     static const char form[] =
