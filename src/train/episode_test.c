@@ -234,7 +234,7 @@ static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
         script.calls = 0;
         script.fail_at = 8;
         assert_int_equal(kg_rl_step(&broken.run, &e), KG_EIO);
-        assert_non_null(strstr(e.message, "kedge train --resume continues"));
+        assert_non_null(strstr(e.message, "continue with kedge train --resume"));
         assert_int_equal(broken.run.state.count.step, step);
         assert_false(broken.run.state.midway);
         script.fail_at = 0;

@@ -155,7 +155,7 @@ static void a_run_goes_on_behind_a_server_that_was_down(void **state)
     assert_int_equal(train(ROOT "/broken", false, all - 1, NULL, &e), KG_EIO);
     assert_non_null(strstr(e.message, "search: the retriever failed"));
     assert_non_null(strstr(e.message, "500"));
-    assert_non_null(strstr(e.message, "kedge train --resume continues"));
+    assert_non_null(strstr(e.message, "continue with kedge train --resume"));
     if (train(ROOT "/broken", true, 1 << 20, NULL, &e) != KG_OK)
         fail_msg("%s", e.message);
     assert_same_file(ROOT "/whole", ROOT "/broken",
