@@ -5,13 +5,15 @@
  * (data/needs.h).
  *
  * A preset or a recipe may set keys that an override makes ineffective (its anchor.eta,
- * say, if the user wants no anchor): these are accepted, also when RUN/config.yaml, which
- * has every key, is read as a recipe. A default or preset value counts as not set. Keys
- * that need validation problems (eval.*, log.validation) are refused only on the command
- * line, because a recipe may leave data.val to it; they are accepted if it sets data.val,
- * even to nothing. Not here: keys whose reader checks them, and eval.at_start.
+ * say, if the user wants no anchor): these are accepted. RUN/config.yaml, which has every
+ * key, may hold such keys, too, with a warning. A default or preset value counts as not
+ * set. Keys that need validation problems (eval.*, log.validation) are refused only on
+ * the command line, because a recipe may leave data.val to it; they are accepted if it
+ * sets data.val, even to nothing. Not here: keys whose reader checks them, and
+ * eval.at_start.
  */
 
+#include "base/log.h"
 #include "data/needs.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
@@ -99,9 +101,8 @@ static bool is_left_over(const struct kg_needs_in *in, const char *key,
 
     if (begins(clause, KG_NEEDS_VALIDATION)) /* only the command line may give them */
         return from_recipe || from_command_line(in->config, "data.val");
-    return from_recipe &&
-           (kg_needs_any(clause, in, from_command_line) ||
-            from_command_line(in->config, "algo.preset") || has_every_key(in->config));
+    return from_recipe && (kg_needs_any(clause, in, from_command_line) ||
+                           from_command_line(in->config, "algo.preset"));
 }
 
 /* The default of a key; the algorithm's are in kg_algo_init. NULL: none. */
@@ -130,6 +131,11 @@ static kg_status refuse(const struct kg_needs_in *in, const struct kg_opt_row *r
         (usual && kg_opt_same(row, value, usual)) ||
         (preset && kg_opt_same(row, value, preset)))
         return KG_OK;
+    if (has_every_key(in->config) && !from_command_line(in->config, key)) {
+        kg_log_warn("%s: has an effect only %s; found %.80s (from %s)", key, needs, value,
+                    kg_config_source(in->config, key));
+        return KG_OK;
+    }
     return kg_fail(
         err, KG_EINVAL,
         "%s: has an effect only %s; remove it (default %s%s), found %.80s (from %s)", key,

@@ -41,7 +41,7 @@ struct kg_prompt_opts {
     const char *prefix; /* put before keys in errors, such as "data."; NULL: "" */
 };
 
-/* Checks that template_text has its placeholder, that user_turn, system and opening can
+/* Checks that template_text contains "{prompt}", that user_turn, system and opening can
  * apply, and that the chat template uses the date if one is given.   errors: EINVAL */
 kg_status kg_prompt_check(const struct kg_prompt_opts *how,
                           struct kg_err *err) KG_MUST_CHECK;
